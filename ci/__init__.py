@@ -1,0 +1,1 @@
+"""The build side: from pinned upstream source to one verified, executable artifact."""

@@ -1,0 +1,154 @@
+"""From a pin to built backends: vendor, apply, and run the stages that are missing or stale."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ci.context import Context
+from ci.engines import Engine, select_engine
+from ci.patches.apply import AppliedTree, apply
+from ci.patches.worktree import snapshot
+from ci.pins import SourcePin
+from ci.stages import elf
+from ci.stages.model import Stage
+from ci.stages.runner import StageResult, run_stage
+from opencoti.errors import MissingError
+from opencoti.hashing import sha256_file
+
+LANE: Final = "elf"
+SOURCE: Final = "llama.cpp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """How to build; the words of `python -m ci build`."""
+
+    engine: str = "auto"
+    toolchain: str = "wheels"
+    jobs: int | None = None
+    use_cache: bool = True
+
+    @property
+    def job_count(self) -> int:
+        """Compile jobs at once: as asked for, else one per usable core."""
+        return self.jobs or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendBuild:
+    """One built backend, with everything that its bytes came from."""
+
+    backend: str
+    arch: str
+    source: AppliedTree
+    version_string: str
+    result: StageResult
+    folder: Path
+
+
+def host_arch() -> str:
+    """Return the architecture of this machine as file names spell it.
+
+    Raises:
+        MissingError: the elf lane has no recipe for it.
+    """
+    arch = {"amd64": "x86_64"}.get(os.uname().machine.lower(), os.uname().machine)
+    if arch not in elf.CPU_VARIANTS:
+        raise MissingError(
+            "arch-unsupported",
+            f"there is no build recipe for {arch} hosts",
+            hint=f"build on one of: {', '.join(elf.CPU_VARIANTS)}",
+        )
+    return arch
+
+
+def version_string(context: Context, pin: SourcePin) -> str:
+    """Return `opencoti-<ver>-<tag>`, the name of the next cut."""
+    from ci.package.tag import read_tag
+
+    return f"opencoti-{pin.version}-{read_tag(context.layout.opencoti_tag)}"
+
+
+def prepare_source(context: Context) -> AppliedTree:
+    """Vendor the pinned source and apply the series; both do nothing when nothing changed."""
+    return apply(context.layout, context.console, lane=LANE)
+
+
+def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
+    """Build the server and all CPU variants from the pinned, patched source.
+
+    Raises:
+        OpencotiError: any of its kinds, see the commands `vendor` and `apply` and the engines.
+    """
+    arch = host_arch()
+    source = prepare_source(context)
+    name = version_string(context, source.pin)
+    engine = select_engine(options.engine, context.layout, context.console, toolchain=options.toolchain)
+    result = run_stage(
+        _stage(source, name, arch, source.tree),
+        engine,
+        layout=context.layout,
+        source=source.folder,
+        console=context.console,
+        jobs=options.job_count,
+        use_cache=options.use_cache,
+    )
+    folder = publish(result, context.layout.dist / "backends" / "cpu" / source.pin.version)
+    return BackendBuild(
+        backend="cpu", arch=arch, source=source, version_string=name, result=result, folder=folder
+    )
+
+
+def make(context: Context, options: BuildOptions) -> StageResult:
+    """Compile the working tree as it is, edits included, incrementally and without the stage cache."""
+    arch = host_arch()
+    state = snapshot(context.layout, lane=LANE)
+    name = version_string(context, state.pin) + "-dev"
+    engine: Engine = select_engine(
+        options.engine, context.layout, context.console, toolchain=options.toolchain
+    )
+    return run_stage(
+        _stage(state, name, arch, state.tree),
+        engine,
+        layout=context.layout,
+        source=state.folder,
+        console=context.console,
+        jobs=options.job_count,
+        use_cache=False,
+    )
+
+
+def _stage(source: AppliedTree, name: str, arch: str, tree: str) -> Stage:
+    identity = elf.EngineIdentity(
+        version_string=name, patch_set=source.patch_set_hash, upstream_commit=source.pin.commit
+    )
+    return elf.cpu_stage(arch=arch, toolchain="zig", source_tree=tree, identity=identity)
+
+
+def publish(result: StageResult, folder: Path) -> Path:
+    """Copy the outputs of a stage to `folder`, replacing only files that differ; drop files not in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {Path(name).name: (result.folder / name, digest) for name, digest in result.files.items()}
+    for stale in set(_names(folder)) - set(wanted):
+        (folder / stale).unlink()
+    for name, (origin, digest) in wanted.items():
+        target = folder / name
+        if (
+            target.is_file()
+            and target.stat().st_size == origin.stat().st_size
+            and sha256_file(target) == digest
+        ):
+            continue
+        temporary = folder / f".{name}.tmp"
+        shutil.copy2(origin, temporary)
+        temporary.replace(target)
+    return folder
+
+
+def _names(folder: Path) -> Sequence[str]:
+    return [path.name for path in folder.iterdir() if path.is_file()]

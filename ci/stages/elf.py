@@ -1,0 +1,150 @@
+"""The stages of the elf lane: how the patched llama.cpp tree is configured and compiled.
+
+Pure description: nothing here runs or reads anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ci.stages.model import Stage, Step
+
+# ggml's CPU variants per architecture, as upstream's GGML_CPU_ALL_VARIANTS makes them
+# (ggml/src/CMakeLists.txt). Listed, so that a variant that silently vanishes fails the stage.
+CPU_VARIANTS: Final[dict[str, tuple[str, ...]]] = {
+    "x86_64": (
+        "alderlake",
+        "cannonlake",
+        "cascadelake",
+        "cooperlake",
+        "haswell",
+        "icelake",
+        "ivybridge",
+        "piledriver",
+        "sandybridge",
+        "sapphirerapids",
+        "skylakex",
+        "sse42",
+        "x64",
+        "zen4",
+    ),
+}
+
+SERVER: Final = "llama-server"
+# The names that the dynamic linker asks for (SONAME), so no symbolic link is needed beside the server.
+CORE_LIBRARIES: Final = ("libggml.so.0", "libggml-base.so.0")
+
+# No path, time or name of the machine may reach a product: the same bytes everywhere.
+_COMPILE_FLAGS: Final = "-g0 -ffile-prefix-map={src}=. -ffile-prefix-map={out}=./build"
+
+_FEATURES: Final = (
+    "-DCMAKE_BUILD_TYPE=Release",
+    "-DBUILD_SHARED_LIBS=OFF",
+    "-DGGML_BACKEND_DL=ON",
+    "-DGGML_CPU_ALL_VARIANTS=ON",
+    "-DGGML_NATIVE=OFF",
+    "-DGGML_OPENMP=OFF",
+    "-DGGML_CCACHE=OFF",
+    "-DLLAMA_OPENSSL=OFF",
+    "-DLLAMA_BUILD_TESTS=OFF",
+    "-DLLAMA_BUILD_EXAMPLES=OFF",
+    "-DLLAMA_BUILD_APP=OFF",
+    "-DLLAMA_BUILD_UI=OFF",
+    # ON downloads a web page at build time, whatever LLAMA_BUILD_UI says.
+    "-DLLAMA_USE_PREBUILT_UI=OFF",
+)
+
+# Upstream asks git for the commit while it configures; inside a container that is empty or refused
+# (case B09). The pinned values are passed instead and git is not looked for.
+_NO_GIT: Final = (
+    "-DCMAKE_DISABLE_FIND_PACKAGE_Git=ON",
+    "-DGIT_EXECUTABLE=OFF",
+    "-DGIT_EXE=OFF",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineIdentity:
+    """What the engine says about itself in `--version` and `GET /props`."""
+
+    version_string: str
+    patch_set: str
+    upstream_commit: str
+
+    def definitions(self) -> tuple[str, ...]:
+        """The CMake definitions that patch 0001 reads."""
+        return (
+            f"-DOPENCOTI_VERSION_STRING={self.version_string}",
+            f"-DOPENCOTI_PATCH_SET={self.patch_set}",
+            f"-DOPENCOTI_UPSTREAM_COMMIT={self.upstream_commit}",
+            f"-DLLAMA_BUILD_COMMIT={self.upstream_commit[:7]}",
+            "-DLLAMA_BUILD_NUMBER=0",
+        )
+
+
+def cpu_stage(*, arch: str, toolchain: str, source_tree: str, identity: EngineIdentity) -> Stage:
+    """Describe the build of the server, ggml and every CPU variant.
+
+    Args:
+        arch: key of `CPU_VARIANTS`.
+        toolchain: name of the toolchain that compiles.
+        source_tree: git tree id of the patched source.
+        identity: passed in at configure time.
+    """
+    return Stage(
+        name=f"cpu-{arch}",
+        toolchain=toolchain,
+        steps=(
+            Step(title="configure", argv=_configure(identity)),
+            Step(
+                title="compile",
+                argv=("{tools}/ninja", "-C", "{out}", "-j", "{jobs}", *build_targets(arch)),
+            ),
+        ),
+        env={},
+        source_tree=source_tree,
+        inputs={},
+        outputs=tuple(f"bin/{name}" for name in product_names(arch)),
+    )
+
+
+def product_names(arch: str) -> tuple[str, ...]:
+    """File names of everything the CPU stage produces, sorted."""
+    return tuple(sorted((SERVER, *CORE_LIBRARIES, *variant_names(arch))))
+
+
+def variant_names(arch: str) -> tuple[str, ...]:
+    """File names of the CPU variants."""
+    return tuple(f"libggml-cpu-{variant}.so" for variant in CPU_VARIANTS[arch])
+
+
+def build_targets(arch: str) -> tuple[str, ...]:
+    """Ninja targets: the server, and each variant by name since nothing links to it."""
+    return (SERVER, *(f"ggml-cpu-{variant}" for variant in CPU_VARIANTS[arch]))
+
+
+def _configure(identity: EngineIdentity) -> tuple[str, ...]:
+    return (
+        "{tools}/cmake",
+        "-G",
+        "Ninja",
+        "-S",
+        "{src}",
+        "-B",
+        "{out}",
+        "-DCMAKE_MAKE_PROGRAM={tools}/ninja",
+        "-DCMAKE_C_COMPILER={tools}/cc",
+        "-DCMAKE_CXX_COMPILER={tools}/c++",
+        "-DCMAKE_AR={tools}/ar",
+        "-DCMAKE_RANLIB={tools}/ranlib",
+        f"-DCMAKE_C_FLAGS={_COMPILE_FLAGS}",
+        f"-DCMAKE_CXX_FLAGS={_COMPILE_FLAGS}",
+        *(f"-DCMAKE_{kind}_LINKER_FLAGS=-s" for kind in ("EXE", "SHARED", "MODULE")),
+        "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+        "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+        "-DCMAKE_PROJECT_ggml_INCLUDE={src}/cmake/opencoti/ggml-shared.cmake",
+        *_FEATURES,
+        *_NO_GIT,
+        *identity.definitions(),
+    )

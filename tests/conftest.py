@@ -1,0 +1,75 @@
+"""Shared fixtures: a layout in a temporary folder, a console that records, and what CI must have."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ci.paths import Layout
+from opencoti.console import Console
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_CI = os.environ.get("CI") == "true"
+
+
+@dataclass
+class RecordedConsole:
+    """A real console whose two streams can be read back."""
+
+    out: io.StringIO = field(default_factory=io.StringIO)
+    err: io.StringIO = field(default_factory=io.StringIO)
+    console: Console = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.console = Console(stdout=self.out, stderr=self.err)
+
+    @property
+    def text(self) -> str:
+        """Everything that went to standard error."""
+        return self.err.getvalue()
+
+
+@pytest.fixture
+def recorded() -> RecordedConsole:
+    return RecordedConsole()
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A checkout and a cache of their own, both empty."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    return Layout(root=root, cache=tmp_path / "cache")
+
+
+@pytest.fixture(scope="session")
+def real_layout() -> Layout:
+    """This checkout, with the build cache of this user."""
+    return Layout.find()
+
+
+def require(condition: bool, reason: str) -> None:
+    """Skip a test on a user's machine that lacks something; fail in CI, which must have it."""
+    if not condition:
+        if IN_CI:
+            pytest.fail(f"CI must have this: {reason}")
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def docker_daemon() -> None:
+    """A container engine that answers."""
+    import docker
+
+    try:
+        client = docker.from_env(timeout=10)
+        client.ping()
+        client.close()
+        answers = True
+    except docker.errors.DockerException:
+        answers = False
+    require(answers, "no container engine answers")

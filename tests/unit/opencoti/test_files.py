@@ -1,0 +1,67 @@
+"""Atomic writing, and names that come from outside (case B44)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from opencoti.errors import StorageError, VerificationError
+from opencoti.files import atomic_file, is_safe_name, require_safe_name, write_atomic
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../x", "/abs", "a/../../b", "a\\..\\b", "C:\\x", "CON", "nul.txt", "", ".", "..", "x\0y", "a" * 300,
+     ".git/config", "ends.", "spa ce", "ümlaut", "-\n"],
+)  # fmt: skip
+def test_names_with_a_path_or_a_trick_are_refused(name: str) -> None:
+    assert not is_safe_name(name)
+    with pytest.raises(VerificationError, match="refused"):
+        require_safe_name(name, "a manifest")
+
+
+@pytest.mark.parametrize(
+    "name", ["libggml.so.0", "opencoti-llamafile-0.5.0-g0c1e570-c1-linux-x86_64.llamafile", ".args"]
+)
+def test_ordinary_names_pass(name: str) -> None:
+    assert require_safe_name(name, "a manifest") == name
+
+
+def test_error_in_the_block_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    write_atomic(target, b"old")
+    with pytest.raises(ValueError, match="stop"), atomic_file(target) as file:
+        file.write(b"new")
+        raise ValueError("stop")
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_mode_does_not_depend_on_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_atomic(tmp_path / "file", b"x", mode=0o755)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o755
+
+
+def test_symbolic_link_at_the_target_is_replaced_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    link = tmp_path / "link"
+    link.symlink_to(victim)
+    write_atomic(link, b"new")
+    assert victim.read_bytes() == b"precious"
+    assert not link.is_symlink()
+    assert link.read_bytes() == b"new"
+
+
+def test_unwritable_folder_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    with pytest.raises(StorageError) as caught:
+        write_atomic(tmp_path / "plain" / "file", b"x")
+    assert caught.value.exit_code == 8
