@@ -19,6 +19,7 @@ from ci import (
     words,
 )
 from ci.context import Context
+from ci.dso import cli as dso_cli
 from ci.package import cli as package_cli
 from ci.package import cli_embed
 from ci.patches import cli as patches_cli
@@ -27,7 +28,6 @@ from ci.smoke import cli as smoke_cli
 from ci.sources import cli as sources_cli
 from ci.toolchains import cli as toolchains_cli
 from ci.verify import cli as verify_cli
-from ci.dso import cli as dso_cli
 from opencoti.console import Console
 from opencoti.entry import run_command
 from opencoti.errors import UsageError

@@ -45,7 +45,8 @@ def test_errors_module_imports_nothing_of_ours() -> None:
 
 
 def test_importing_the_runtime_loads_nothing_heavy() -> None:
-    code = "import sys, opencoti; print([m for m in ('httpx','pydantic','rich','cryptography') if m in sys.modules])"
+    heavy = ("httpx", "pydantic", "rich", "cryptography")
+    code = f"import sys, opencoti; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -86,7 +86,7 @@ def run_snippet(body: str, *, send: signal.Signals | None = None) -> subprocess.
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-@pytest.mark.parametrize("kind", [c for c in OpencotiError.__subclasses__()], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("kind", list(OpencotiError.__subclasses__()), ids=lambda c: c.__name__)
 def test_each_error_class_ends_with_its_exit_code(kind: type[OpencotiError]) -> None:
     done = run_snippet(f"raise errors.{kind.__name__}('some-id', 'it broke')")
     assert done.returncode == kind.exit_code

@@ -33,9 +33,14 @@ def test_ordinary_names_pass(name: str) -> None:
 def test_error_in_the_block_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     target = tmp_path / "file"
     write_atomic(target, b"old")
-    with pytest.raises(ValueError, match="stop"), atomic_file(target) as file:
-        file.write(b"new")
-        raise ValueError("stop")
+
+    def write_and_fail() -> None:
+        with atomic_file(target) as file:
+            file.write(b"new")
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        write_and_fail()
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 
