@@ -1,4 +1,4 @@
-"""Commands `build` and `make`."""
+"""Commands `build`, `make` and `quickstart`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def register(
     )
     add_engine_options(make)
     make.set_defaults(command=run_make)
+    quickstart = subparsers.add_parser(
+        "quickstart", parents=[common], help="vendor, apply, build, package, verify, smoke and fetch in one go"
+    )
+    add_engine_options(quickstart)
+    quickstart.set_defaults(command=run_quickstart)
 
 
 def options_of(args: argparse.Namespace) -> BuildOptions:
@@ -76,3 +81,10 @@ def run_make(args: argparse.Namespace, context: Context) -> int:
     server = result.folder / "bin" / SERVER
     context.console.result(str(server), {"server": str(server), "duration_s": round(result.duration_s, 1)})
     return 0
+
+
+def run_quickstart(args: argparse.Namespace, context: Context) -> int:
+    """Do the main job."""
+    from ci.quickstart import run
+
+    return run(args, context)

@@ -38,6 +38,11 @@ class RaisedError:
     what: str
     module: str
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of its class."""
+        return int(getattr(errors, self.class_name).exit_code)
+
 
 def pages(layout: Layout) -> dict[Path, str]:
     """Return path and text of every generated page."""
@@ -92,8 +97,7 @@ def _template(node: ast.expr) -> str:
 def errors_page(found: list[RaisedError]) -> str:
     """Render the table of error ids."""
     rows = "".join(
-        f"| `{error.error_id}` | {getattr(errors, error.class_name).exit_code} | {_cell(error.what)} | `{error.module}` |\n"
-        for error in found
+        f"| `{error.error_id}` | {error.exit_code} | {_cell(error.what)} | `{error.module}` |\n" for error in found
     )
     return (
         "# Errors\n\n" + _NOTE + "Each failure prints its id in brackets; `--json` gives it as `error`.\n\n"

@@ -1,17 +1,26 @@
-"""The main job in one command: from the pin to an engine that answered, in the user's cache."""
+"""The main job in one command: from the pin to an engine that answered, in the user's cache.
+
+`run` is the command's function; its parser is in `ci/build_cli.py`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from ci import process
 from ci.build import BuildOptions, build_cpu, prepare_source
 from ci.context import Context
+from ci.package.artifact import Packaged
 from ci.package.command import PackageOptions, package
+from ci.paths import Layout
+from opencoti.errors import BuildError
+from opencoti.files import write_atomic
 
 T = TypeVar("T")
 
@@ -65,7 +74,7 @@ def quickstart(context: Context, options: BuildOptions) -> QuickstartResult:
     with console.group("smoke"):
         timings.measure("smoke", lambda: prove(context, packaged.artifact))
     with console.group("fetch"):
-        fetched = timings.measure("fetch", lambda: _fetch(packaged.artifact, packaged.sha256))
+        fetched = timings.measure("fetch", lambda: _fetch(packaged))
     console.info(timings.table())
     return QuickstartResult(
         artifact=packaged.artifact,
@@ -75,6 +84,21 @@ def quickstart(context: Context, options: BuildOptions) -> QuickstartResult:
         size=packaged.size,
         timings=timings,
     )
+
+
+def _fetch(packaged: Packaged) -> Path:
+    """Hand the artifact over the way a user gets it: the real client, with a `file:` pin."""
+    pin = packaged.artifact.with_name(packaged.artifact.name + ".pin")
+    tag = packaged.artifact.name.rsplit("-linux-", 1)[0]
+    line = f"file:{packaged.artifact} {tag} {packaged.artifact.name} {packaged.sha256}\n"
+    write_atomic(pin, line.encode())
+    lines: list[str] = []
+    code = process.stream(
+        [sys.executable, "-m", "opencoti.fetch", "get", "--pin", pin], lines.append, cwd=Layout.find().root
+    )
+    if code != 0:
+        raise BuildError("quickstart-fetch", "the client could not fetch the new artifact", why=" / ".join(lines))
+    return Path(lines[-1])
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

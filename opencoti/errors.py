@@ -7,6 +7,7 @@ its text.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 
@@ -93,10 +94,8 @@ class BusyError(OpencotiError):
 
 def storage_error(exc: OSError, what: str) -> StorageError:
     """Turn an `OSError` on a local file into a `StorageError` that says what to do about it."""
-    import errno
-
     hints = {
-        errno.ENOSPC: "free some space, or point the cache at another disk (OPENCOTI_CACHE_DIR, OPENCOTI_BUILD_CACHE)",
+        errno.ENOSPC: "free some space, or set OPENCOTI_CACHE_DIR or OPENCOTI_BUILD_CACHE to another disk",
         errno.EDQUOT: "the quota is used up: free some space",
         errno.EROFS: "the file system is read-only: choose another folder",
         errno.EACCES: "check the owner and the mode of the folder",

@@ -1,0 +1,125 @@
+"""Command `doctor`: what this machine has for building, and what to do about what it lacks.
+
+Reads only; starts nothing that stays. What an end user's host has is another command's concern.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ci.context import Context
+
+_NEEDED_FREE_GB = 6.0  # measured: 2.4 GB build folders, 1 GB cache, plus room for one image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing looked at."""
+
+    name: str
+    is_ok: bool
+    is_required: bool
+    found: str
+    advice: str = ""
+
+    def line(self) -> str:
+        """Render as one line of text."""
+        mark = "ok  " if self.is_ok else ("FAIL" if self.is_required else "warn")
+        return f"{mark} {self.name:<12} {self.found}" + (f"; {self.advice}" if self.advice else "")
+
+
+def register(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    """Add the parser."""
+    parser = subparsers.add_parser("doctor", parents=[common], help="what this machine has for building")
+    parser.set_defaults(command=run_doctor)
+
+
+def run_doctor(args: argparse.Namespace, context: Context) -> int:
+    """Look at everything; exit 4 if something required is missing."""
+    checks: tuple[Callable[[Context], Finding], ...] = (
+        _python,
+        _git,
+        _disk,
+        _cache,
+        _container_engine,
+        _isolation,
+    )
+    findings = [check(context) for check in checks]
+    text = "\n".join(finding.line() for finding in findings)
+    context.console.result(text, {"findings": [asdict(finding) for finding in findings]})
+    return 4 if any(f.is_required and not f.is_ok for f in findings) else 0
+
+
+def _python(context: Context) -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding(name="python", is_ok=sys.version_info >= (3, 11), is_required=True, found=version)
+
+
+def _git(context: Context) -> Finding:
+    from ci import process
+
+    path = shutil.which("git")
+    if path is None:
+        return Finding(
+            name="git", is_ok=False, is_required=True, found="not on PATH", advice="apt-get install git"
+        )
+    return Finding(name="git", is_ok=True, is_required=True, found=process.run([path, "--version"]).text)
+
+
+def _disk(context: Context) -> Finding:
+    folder = context.layout.root
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    return Finding(
+        name="disk",
+        is_ok=free_gb >= _NEEDED_FREE_GB,
+        is_required=True,
+        found=f"{free_gb:.0f} GB free in {folder}",
+        advice="" if free_gb >= _NEEDED_FREE_GB else f"a cold build needs about {_NEEDED_FREE_GB:.0f} GB",
+    )
+
+
+def _cache(context: Context) -> Finding:
+    folder = context.layout.cache
+    nearest: Path = next(path for path in (folder, *folder.parents) if path.exists())
+    is_ok = os.access(nearest, os.W_OK)
+    return Finding(
+        name="cache",
+        is_ok=is_ok,
+        is_required=True,
+        found=f"{folder}{'' if folder.exists() else ' (not there yet)'}",
+        advice="" if is_ok else f"{nearest} is not writable: set OPENCOTI_BUILD_CACHE to another folder",
+    )
+
+
+def _container_engine(context: Context) -> Finding:
+    from ci.engines.docker import connect
+    from opencoti.errors import MissingError
+
+    try:
+        client = connect()
+    except MissingError as error:
+        return Finding(name="containers", is_ok=False, is_required=False, found=str(error), advice=error.hint)
+    version = str(client.version().get("Version", "?"))
+    client.close()
+    return Finding(name="containers", is_ok=True, is_required=False, found=f"engine {version} answers")
+
+
+def _isolation(context: Context) -> Finding:
+    from ci.engines.host import can_isolate
+
+    is_ok = can_isolate()
+    return Finding(
+        name="isolation",
+        is_ok=is_ok,
+        is_required=False,
+        found="host stages run without network" if is_ok else "host stages keep the network",
+        advice="" if is_ok else "user namespaces are off (sysctl kernel.unprivileged_userns_clone)",
+    )
