@@ -1,0 +1,154 @@
+"""HTTP: one GET with redirects under our rules, its body in blocks. Knows no files, ranges or retries.
+
+`Transport` is the seam: mirrors, parallel readers and the tests plug in here.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from opencoti.errors import NetworkError
+from opencoti.fetch.addresses import LOOPBACK_HOSTS, follow_redirect
+from opencoti.fetch.answers import Head, TransferFailure
+
+if TYPE_CHECKING:
+    import httpx
+
+_MAX_REDIRECTS = 10
+_REDIRECTS = {301, 302, 303, 307, 308}
+_CONNECT_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer whose body is still to be read: `blocks` may be consumed once, while it is open."""
+
+    head: Head
+    blocks: Iterator[bytes]
+
+
+class Transport(Protocol):
+    """Something that answers GET requests."""
+
+    def get(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Answer]:
+        """Ask for `url`; both this and reading the blocks raise `TransferFailure` and `NetworkError`."""
+
+
+class HttpxTransport:
+    """The real one. Holds a connection pool until `close` (or the end of its `with` block).
+
+    Args:
+        timeout_s: no byte for this long is a failure.
+    """
+
+    def __init__(self, *, timeout_s: float) -> None:
+        import httpx
+
+        from opencoti import __version__
+
+        self._timeout_s = timeout_s
+        # Plain http is allowed to this machine only, so it must not travel to a proxy: no mount for loopback.
+        self._client = httpx.Client(
+            headers={"user-agent": f"opencoti/{__version__}"},
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
+            mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK_HOSTS},
+            follow_redirects=False,
+        )
+
+    def __enter__(self) -> HttpxTransport:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    @contextmanager
+    def get(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
+        """Ask for `url`, following redirects to allowed addresses.
+
+        Raises:
+            TransferFailure: connection, time-out or protocol trouble, here or while blocks are read.
+            NetworkError: `redirect-refused`, `redirect-loop`, `tls-untrusted`.
+        """
+        response = self._follow(url, headers)
+        try:
+            head = Head(
+                status=response.status_code,
+                headers={name.lower(): value for name, value in response.headers.items()},
+            )
+            yield Answer(head=head, blocks=self._blocks(response, is_encoded=head.is_encoded))
+        finally:
+            response.close()
+
+    def _follow(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
+        current = url
+        for _ in range(_MAX_REDIRECTS + 1):
+            response = self._send(current, headers)
+            location = response.headers.get("location")
+            if response.status_code not in _REDIRECTS or not location:
+                return response
+            response.close()
+            current = follow_redirect(current, location)
+        raise NetworkError(
+            "redirect-loop",
+            f"{url} redirects more than {_MAX_REDIRECTS} times",
+            hint="check the address, or a proxy or mirror in between",
+        )
+
+    def _send(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
+        import httpx
+
+        request = self._client.build_request("GET", url, headers=dict(headers))
+        try:
+            return self._client.send(request, stream=True)
+        except httpx.TransportError as exc:
+            raise self._failure(exc, url) from exc
+
+    def _blocks(self, response: httpx.Response, *, is_encoded: bool) -> Iterator[bytes]:
+        import httpx
+
+        blocks = response.iter_bytes() if is_encoded else response.iter_raw()
+        try:
+            yield from blocks
+        except (httpx.TransportError, httpx.DecodingError) as exc:
+            raise self._failure(exc, str(response.url)) from exc
+
+    def _failure(self, exc: Exception, url: str) -> Exception:
+        import httpx
+
+        if untrusted := _certificate_problem(exc):
+            return NetworkError(
+                "tls-untrusted",
+                f"the certificate of {httpx.URL(url).host} is not trusted",
+                why=untrusted.verify_message,
+                hint="behind a proxy with a CA of its own, name that in SSL_CERT_FILE; check the clock too",
+            )
+        if isinstance(exc, httpx.ConnectTimeout):
+            return TransferFailure("no connection in time")
+        if isinstance(exc, httpx.TimeoutException):
+            return TransferFailure(f"nothing arrived for {self._timeout_s:g} s")
+        if isinstance(exc, httpx.ConnectError):
+            return TransferFailure(f"cannot connect ({exc})")
+        if isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError):
+            return TransferFailure("the connection was cut")
+        return TransferFailure(f"{type(exc).__name__}: {exc}")
+
+
+def _certificate_problem(exc: BaseException) -> ssl.SSLCertVerificationError | None:
+    """Find the failed check of a certificate behind an error of the HTTP library."""
+    seen: BaseException | None = exc
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None

@@ -1,0 +1,98 @@
+"""One destination, one wanted file, and everything a fetch needs, with fake pauses and a real HTTP client."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from opencoti.errors import OpencotiError
+from opencoti.fetch.download import Tools
+from opencoti.fetch.get import Fetched, fetch, slot_for
+from opencoti.fetch.partial import Partial
+from opencoti.fetch.settings import Limits, Settings
+from opencoti.fetch.source import Request, request_for_url
+from opencoti.fetch.store import Slot
+from opencoti.fetch.transport import HttpxTransport, Transport
+from tests.conftest import ROOT, RecordedConsole
+from tests.fakes.http_faults import FaultServer
+
+CONTENT = random.Random(7).randbytes(50_000)
+SHA = hashlib.sha256(CONTENT).hexdigest()
+LIMITS = Limits(timeout_s=0.25, min_bytes_per_s=2000, tries=4)
+
+
+@dataclass
+class Bench:
+    """Runs fetches of `CONTENT` (or another hash) into `folder`."""
+
+    folder: Path
+    sha256: str = SHA
+    transport: Transport | None = None
+    pauses: list[float] = field(default_factory=list)
+    free: int | None = None
+    open_partial: Callable[[Path], Partial] = Partial.open
+    recorded: RecordedConsole = field(default_factory=RecordedConsole)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(artifacts=self.folder, limits=LIMITS)
+
+    def request(self, server: FaultServer) -> Request:
+        return request_for_url(server.url(), self.sha256)
+
+    def slot(self, server: FaultServer) -> Slot:
+        return slot_for(self.request(server), self.settings, None)
+
+    def fetch(self, server: FaultServer, *, is_offline: bool = False) -> Fetched:
+        settings = replace(self.settings, is_offline=is_offline)
+        return fetch(
+            self.request(server),
+            settings,
+            self.recorded.console,
+            open_tools=self._tools,
+            open_partial=self.open_partial,
+        )
+
+    def outcome(self, server: FaultServer) -> OpencotiError | Fetched:
+        """Fetch, and return the error as a value."""
+        try:
+            return self.fetch(server)
+        except OpencotiError as error:
+            return error
+
+    @contextmanager
+    def _tools(self, limits: Limits) -> Iterator[Tools]:
+        if self.transport is not None:
+            yield self._with(self.transport)
+            return
+        with HttpxTransport(timeout_s=limits.timeout_s) as transport:
+            yield self._with(transport)
+
+    def _with(self, transport: Transport) -> Tools:
+        tools = Tools(transport=transport, sleep=self.pauses.append)
+        return tools if self.free is None else replace(tools, free_bytes=lambda folder: self.free or 0)
+
+
+def run_cli(
+    *words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m opencoti.fetch` to its end."""
+    return subprocess.run(
+        cli_words(*words), cwd=cwd or ROOT, env=cli_env(env), capture_output=True, text=True, timeout=60
+    )
+
+
+def cli_words(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "opencoti.fetch", *map(str, words)]
+
+
+def cli_env(extra: dict[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENCOTI_")}
+    return {**kept, "PYTHONPATH": str(ROOT), **(extra or {})}

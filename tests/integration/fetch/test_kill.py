@@ -1,0 +1,73 @@
+"""Killed hard just before every change of the file system: the next run needs no help."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opencoti.fetch.get import fetch
+from opencoti.fetch.settings import Settings
+from opencoti.fetch.source import request_for_url
+from opencoti.hashing import sha256_bytes
+from tests.conftest import RecordedConsole
+from tests.fakes.http_faults import Fault, serving
+from tests.integration.fetch.bench import CONTENT, SHA, cli_env, run_cli
+
+SETTINGS = Settings(artifacts=Path("never-used"))
+SMALL = CONTENT[:3000]
+SMALL_SHA = sha256_bytes(SMALL)
+KILLER = Path(__file__).with_name("kill_at.py")
+ROUNDS = 60  # a bound only: a run changes the file system about 20 times, by how the bytes arrive
+
+
+def run_and_kill(at: int, *words: str | Path) -> int:
+    argv = [sys.executable, str(KILLER), str(at), *map(str, words)]
+    return subprocess.run(argv, env=cli_env(), capture_output=True, timeout=60).returncode
+
+
+@pytest.mark.parametrize("source", ["http", "file"])
+def test_kill_at_any_boundary_leaves_a_state_that_the_next_run_goes_on_with(
+    tmp_path: Path, source: str, recorded: RecordedConsole
+) -> None:
+    local = tmp_path / "local"
+    local.write_bytes(SMALL)
+    was_killed = 0
+    with serving(SMALL) as server:
+        url = server.url() if source == "http" else local.as_uri()
+        for at in range(1, ROUNDS + 1):
+            dest = tmp_path / str(at)
+            words = ("--url", url, "--sha256", SMALL_SHA, "--name", "engine.bin", "--dest", dest)
+            code = run_and_kill(at, *words)
+            assert code in (0, -signal.SIGKILL)
+            if code == 0:
+                break
+            was_killed += 1
+            check_after(dest / "engine.bin")
+            fetch(request_for_url(url, SMALL_SHA, name="engine.bin"), SETTINGS, recorded.console, dest=dest)
+            assert (dest / "engine.bin").read_bytes() == SMALL
+            assert not (dest / "engine.bin.part").exists()
+    assert 10 <= was_killed < ROUNDS
+
+
+def check_after(final: Path) -> None:
+    """Whatever happened: under the final name there is the right file or none."""
+    if final.exists():
+        assert final.read_bytes() == SMALL
+
+
+def test_kill_again_and_again_moves_the_download_forward(tmp_path: Path) -> None:
+    words = ("--sha256", SHA, "--dest", tmp_path / "d")
+    with serving(CONTENT, *[Fault(kind="close", at=9000)] * 3) as server:
+        seen = []
+        for _ in range(3):
+            run_and_kill(14, "--url", server.url(), *words)
+            part = tmp_path / "d" / "engine.bin.part"
+            seen.append(part.stat().st_size if part.exists() else len(CONTENT))
+        assert seen == sorted(seen)
+        done = run_cli("--url", server.url(), *words, "--json")
+    assert json.loads(done.stdout)["sha256"] == SHA

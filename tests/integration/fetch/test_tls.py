@@ -1,0 +1,60 @@
+"""https with a certificate that is not trusted, and one that the user named."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.fakes.http_faults import serving
+from tests.integration.fetch.bench import CONTENT, SHA, run_cli
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for 127.0.0.1, signed by itself, with its key in the same file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
+    now = datetime.now(UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = built.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path = tmp_path / "cert.pem"
+    path.write_bytes(pem + secret)
+    return path
+
+
+def test_certificate_must_be_trusted_and_can_be_named(tmp_path: Path, certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with serving(CONTENT, tls=context) as server:
+        url = server.url().replace("http:", "https:")
+        words = ("--url", url, "--sha256", SHA, "--dest", tmp_path / "d", "--json")
+        refused = run_cli(*words)
+        assert (refused.returncode, json.loads(refused.stdout)["error"]) == (7, "tls-untrusted")
+        assert server.seen == []
+        trusted = run_cli(*words, env={"SSL_CERT_FILE": str(certificate)})
+        assert (trusted.returncode, len(server.seen)) == (0, 1), trusted.stderr
