@@ -27,7 +27,7 @@ def sha256_stream(stream: IO[bytes]) -> str:
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 (lowercase hex) of a file. Raises `OSError`."""
     with open(path, "rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_bytes(data: bytes) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from opencoti.commandline import Parser
 from opencoti.console import Console
 from opencoti.entry import run_command
 from opencoti.errors import MissingError, UsageError, VerificationError
@@ -24,17 +25,6 @@ Without a verb, `get` is meant. The path of the file is the only thing on standa
 Variables: OPENCOTI_CACHE_DIR, OPENCOTI_MIRROR, OPENCOTI_OFFLINE, OPENCOTI_LLAMAFILE_LOCAL,
 OPENCOTI_EMBEDDER_LOCAL, OPENCOTI_TIMEOUT_S, OPENCOTI_TRIES; proxies and SSL_CERT_FILE as usual.
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours, and which never guesses abbreviated options."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **{**kwargs, "allow_abbrev": False})  # type: ignore[arg-type]
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting, so that usage errors look like all others."""
-        raise UsageError("bad-usage", message, hint=f"see `{self.prog} --help`")
 
 
 def build_parser() -> Parser:

@@ -1,0 +1,1 @@
+"""Checking an artifact on disk against its manifest."""
