@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ci.context import Context
-from ci.engines import Engine, select_engine
+from ci.engines import EngineName, select_engine
 from ci.patches.apply import AppliedTree, apply
 from ci.patches.worktree import snapshot
 from ci.pins import SourcePin
@@ -21,22 +21,16 @@ from opencoti.errors import MissingError
 from opencoti.hashing import sha256_file
 
 LANE: Final = "elf"
-SOURCE: Final = "llama.cpp"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
     """How to build; the words of `python -m ci build`."""
 
-    engine: str = "auto"
-    toolchain: str = "wheels"
-    jobs: int | None = None
+    engine: EngineName
+    toolchain: str
+    jobs: int
     use_cache: bool = True
-
-    @property
-    def job_count(self) -> int:
-        """Compile jobs at once: as asked for, else one per usable core."""
-        return self.jobs or len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +82,13 @@ def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
     arch = host_arch()
     source = prepare_source(context)
     name = version_string(context, source.pin)
-    engine = select_engine(options.engine, context.layout, context.console, toolchain=options.toolchain)
     result = run_stage(
-        _stage(source, name, arch, source.tree),
-        engine,
+        _stage(source, name, arch, options),
+        select_engine(options.engine, context.layout, context.console),
         layout=context.layout,
         source=source.folder,
         console=context.console,
-        jobs=options.job_count,
+        jobs=options.jobs,
         use_cache=options.use_cache,
     )
     folder = publish(result, context.layout.dist / "backends" / "cpu" / source.pin.version)
@@ -105,29 +98,23 @@ def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
 
 
 def make(context: Context, options: BuildOptions) -> StageResult:
-    """Compile the working tree as it is, edits included, incrementally and without the stage cache."""
-    arch = host_arch()
+    """Compile the working tree as it is, edits included; only what they touch is compiled again."""
     state = snapshot(context.layout, lane=LANE)
-    name = version_string(context, state.pin) + "-dev"
-    engine: Engine = select_engine(
-        options.engine, context.layout, context.console, toolchain=options.toolchain
-    )
     return run_stage(
-        _stage(state, name, arch, state.tree),
-        engine,
+        _stage(state, version_string(context, state.pin) + "-dev", host_arch(), options),
+        select_engine(options.engine, context.layout, context.console),
         layout=context.layout,
         source=state.folder,
         console=context.console,
-        jobs=options.job_count,
-        use_cache=False,
+        jobs=options.jobs,
     )
 
 
-def _stage(source: AppliedTree, name: str, arch: str, tree: str) -> Stage:
+def _stage(source: AppliedTree, name: str, arch: str, options: BuildOptions) -> Stage:
     identity = elf.EngineIdentity(
         version_string=name, patch_set=source.patch_set_hash, upstream_commit=source.pin.commit
     )
-    return elf.cpu_stage(arch=arch, toolchain="zig", source_tree=tree, identity=identity)
+    return elf.cpu_stage(arch=arch, toolchain=options.toolchain, source_tree=source.tree, identity=identity)
 
 
 def publish(result: StageResult, folder: Path) -> Path:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ci.context import Context
-from ci.engines.cli import add_engine_options
+from ci.engines.cli import add_engine_options, engine_name, job_count, toolchain_name
 
 if TYPE_CHECKING:
     from ci.build import BuildOptions
@@ -30,7 +30,9 @@ def register(
     add_engine_options(make)
     make.set_defaults(command=run_make)
     quickstart = subparsers.add_parser(
-        "quickstart", parents=[common], help="vendor, apply, build, package, verify, smoke and fetch in one go"
+        "quickstart",
+        parents=[common],
+        help="vendor, apply, build, package, verify, smoke and fetch in one go",
     )
     add_engine_options(quickstart)
     quickstart.set_defaults(command=run_quickstart)
@@ -41,7 +43,10 @@ def options_of(args: argparse.Namespace) -> BuildOptions:
     from ci.build import BuildOptions
 
     return BuildOptions(
-        engine=args.engine, toolchain=args.toolchain, jobs=args.jobs, use_cache=not args.no_cache
+        engine=engine_name(args),
+        toolchain=toolchain_name(args),
+        jobs=job_count(args),
+        use_cache=not args.no_cache,
     )
 
 

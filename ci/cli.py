@@ -7,7 +7,6 @@ needs is imported when it runs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -28,9 +27,9 @@ from ci.smoke import cli as smoke_cli
 from ci.sources import cli as sources_cli
 from ci.toolchains import cli as toolchains_cli
 from ci.verify import cli as verify_cli
+from opencoti.commandline import Parser
 from opencoti.console import Console
 from opencoti.entry import run_command
-from opencoti.errors import UsageError
 
 _MODULES = (
     sources_cli,
@@ -45,17 +44,6 @@ _MODULES = (
     doctor,
     docs_cli,
 )
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours, and which never guesses abbreviated options."""
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting, so that usage errors look like all others."""
-        raise UsageError("bad-usage", message, hint=f"see `{self.prog} --help`")
 
 
 def build_parser() -> Parser:

@@ -97,7 +97,8 @@ def _template(node: ast.expr) -> str:
 def errors_page(found: list[RaisedError]) -> str:
     """Render the table of error ids."""
     rows = "".join(
-        f"| `{error.error_id}` | {error.exit_code} | {_cell(error.what)} | `{error.module}` |\n" for error in found
+        f"| `{error.error_id}` | {error.exit_code} | {_cell(error.what)} | `{error.module}` |\n"
+        for error in found
     )
     return (
         "# Errors\n\n" + _NOTE + "Each failure prints its id in brackets; `--json` gives it as `error`.\n\n"

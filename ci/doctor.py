@@ -100,26 +100,25 @@ def _cache(context: Context) -> Finding:
 
 
 def _container_engine(context: Context) -> Finding:
-    from ci.engines.docker import connect
+    from ci.engines.endpoint import find_endpoint, probe, uses_tls
     from opencoti.errors import MissingError
 
     try:
-        client = connect()
+        endpoint = find_endpoint()
+        daemon = probe(endpoint, with_tls=uses_tls())
     except MissingError as error:
         return Finding(name="containers", is_ok=False, is_required=False, found=str(error), advice=error.hint)
-    version = str(client.version().get("Version", "?"))
-    client.close()
-    return Finding(name="containers", is_ok=True, is_required=False, found=f"engine {version} answers")
+    return Finding(name="containers", is_ok=True, is_required=False, found=str(daemon))
 
 
 def _isolation(context: Context) -> Finding:
-    from ci.engines.host import can_isolate
+    from ci.engines.host import isolation_mode
 
-    is_ok = can_isolate()
+    mode = isolation_mode()
     return Finding(
         name="isolation",
-        is_ok=is_ok,
+        is_ok=bool(mode),
         is_required=False,
-        found="host stages run without network" if is_ok else "host stages keep the network",
-        advice="" if is_ok else "user namespaces are off (sysctl kernel.unprivileged_userns_clone)",
+        found="host stages run without network" if mode else "host stages keep the network",
+        advice="" if mode else "user namespaces are off (sysctl kernel.unprivileged_userns_clone)",
     )

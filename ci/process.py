@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from opencoti.errors import MissingError
 
@@ -95,15 +96,43 @@ def stream(
             raise
 
 
-def terminate(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group: SIGTERM, a grace of ten seconds, SIGKILL. Waits for it."""
+def spawn(
+    argv: Sequence[str | Path],
+    *,
+    log: IO[bytes],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program that goes on running, in a session of its own; both output streams go to `log`.
+
+    The output goes straight to the file, so that no reader is needed and a full pipe cannot stop the
+    program. The caller ends it (`terminate`). Call it from the main thread: the kernel ends the child when
+    the thread that started it dies.
+
+    Raises:
+        OSError: it cannot be started; the number says why (`ENOEXEC`, `EACCES`, `ENOENT`).
+    """
+    return subprocess.Popen(
+        [str(word) for word in argv],
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=die_with_parent if _LIBC else None,
+    )
+
+
+def terminate(process: subprocess.Popen[bytes], *, grace_s: float = _TERMINATE_GRACE_S) -> None:
+    """End a process and its group: SIGTERM, a grace (ten seconds if not given), SIGKILL. Waits for it."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sig)
         except (ProcessLookupError, PermissionError):
             process.kill()
         try:
-            process.wait(timeout=_TERMINATE_GRACE_S)
+            process.wait(timeout=grace_s)
             return
         except subprocess.TimeoutExpired:
             continue

@@ -72,7 +72,7 @@ def quickstart(context: Context, options: BuildOptions) -> QuickstartResult:
     with console.group("verify"):
         timings.measure("verify", lambda: verify_packaged(packaged.artifact, packaged.manifest, console))
     with console.group("smoke"):
-        timings.measure("smoke", lambda: prove(context, packaged.artifact))
+        timings.measure("smoke", lambda: prove(context, packaged.artifact, allow_reuse=True))
     with console.group("fetch"):
         fetched = timings.measure("fetch", lambda: _fetch(packaged))
     console.info(timings.table())
@@ -97,7 +97,9 @@ def _fetch(packaged: Packaged) -> Path:
         [sys.executable, "-m", "opencoti.fetch", "get", "--pin", pin], lines.append, cwd=Layout.find().root
     )
     if code != 0:
-        raise BuildError("quickstart-fetch", "the client could not fetch the new artifact", why=" / ".join(lines))
+        raise BuildError(
+            "quickstart-fetch", "the client could not fetch the new artifact", why=" / ".join(lines)
+        )
     return Path(lines[-1])
 
 

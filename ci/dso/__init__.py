@@ -1,0 +1,1 @@
+"""Static inspection of executables and shared objects: what they need, offer and give away."""

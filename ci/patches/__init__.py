@@ -1,0 +1,1 @@
+"""The patch series: read, judged, applied strictly, and captured from edits."""

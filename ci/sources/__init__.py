@@ -1,0 +1,1 @@
+"""Pinned upstream sources: fetched by hash, unpacked safely, checked by tree id."""

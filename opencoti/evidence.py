@@ -1,0 +1,159 @@
+"""Evidence: what was measured with one artifact on one device, `opencoti.evidence/1`.
+
+Bound to the artifact by its SHA-256. It says what passed and, as plainly, what was not tested. Written by
+the tests on devices, read by the release; does no I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from opencoti.errors import ConfigError
+from opencoti.jsonio import parse_strict, render_json
+
+SCHEMA = "opencoti.evidence/1"
+_MAX_EVIDENCE_BYTES = 1 << 20
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Token = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,31}$")]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+Timestamp = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    """Common rules: immutable, exact types, camelCase in JSON, unknown fields kept."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True, strict=True
+    )
+
+
+class TestedArtifact(_Part):
+    """The file that was tested."""
+
+    __test__ = False  # no test class, whatever its name
+
+    name: Text
+    sha256: Sha256
+    size: Count
+
+
+class Device(_Part):
+    """The machine it was tested on."""
+
+    cpu_model: Text
+    cpu_features: tuple[Text, ...] = ()
+    kernel: Text
+    glibc: Text | None = None
+    driver: Text | None = None
+
+
+class MappedFile(_Part):
+    """A library that the running engine had mapped; `path` starts with `~` for the scratch HOME."""
+
+    path: Text
+    inode: Count
+    sha256: Sha256
+
+
+class BuildIdentity(_Part):
+    """What the running engine says it was built from."""
+
+    version_string: Text
+    patch_set: Text
+    upstream_commit: Text
+
+
+class SmokeResult(_Part):
+    """What the engine did; times in seconds."""
+
+    version_s: Seconds
+    ready_s: Seconds
+    chat_s: Seconds
+    embedding_s: Seconds
+    stop_s: Seconds
+    total_s: Seconds
+    prompt_tokens: Count
+    completion_tokens: Count
+    tokens_per_second: Annotated[float, Field(ge=0)] | None = None
+    text_sha256: Sha256
+    embedding_width: Count
+    exit_code: int
+    identity: BuildIdentity | None = None
+    cpu_variant: Text | None = None
+    dsos: tuple[MappedFile, ...] = ()
+
+
+class Failure(_Part):
+    """Why it did not pass: the error as `--json` prints it."""
+
+    error: Text
+    what: Text
+    why: str = ""
+
+
+class Evidence(_Part):
+    """One test of one artifact on one device; `test_version` counts changes of what is tested."""
+
+    schema_id: Literal["opencoti.evidence/1"] = Field(alias="schema", default="opencoti.evidence/1")
+    kind: Literal["smoke"]
+    test_version: Count = 0
+    artifact: TestedArtifact
+    device: Device
+    backend: Token
+    commands: tuple[tuple[str, ...], ...] = ()
+    started: Timestamp
+    passed: bool
+    result: SmokeResult | None = None
+    failure: Failure | None = None
+    not_tested: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_outcome(self) -> Self:
+        if self.passed and (self.result is None or self.failure is not None):
+            raise ValueError("evidence of a passed test has a result and no failure")
+        if not self.passed and self.failure is None:
+            raise ValueError("evidence of a failed test says why")
+        return self
+
+
+def load_evidence(data: bytes, origin: str = "the evidence") -> Evidence:
+    """Read evidence.
+
+    Args:
+        data: exact bytes of the file.
+        origin: where they came from, for the message.
+
+    Raises:
+        ConfigError: `json-malformed`, `evidence-schema-unknown`, `evidence-malformed` (names the field).
+    """
+    document = parse_strict(data, origin, max_bytes=_MAX_EVIDENCE_BYTES)
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        raise ConfigError(
+            "evidence-schema-unknown",
+            f"cannot read {origin}",
+            why=f"its schema is {str(schema)[:60]!r}, this program reads {SCHEMA}",
+            hint="update opencoti if the file is newer; otherwise this is no evidence",
+        )
+    try:
+        return Evidence.model_validate_json(data)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])[:200]
+        raise ConfigError(
+            "evidence-malformed",
+            f"cannot read {origin}",
+            why=(f"{field}: " if field else "") + first["msg"].removeprefix("Value error, "),
+            hint="run the test again",
+        ) from exc
+
+
+def dump_evidence(evidence: Evidence) -> bytes:
+    """Return the bytes of an evidence file; the same evidence always gives the same bytes."""
+    return render_json(evidence.model_dump(mode="json", by_alias=True))

@@ -1,0 +1,1 @@
+"""Benches. They measure and report; they assert nothing, since machines differ."""

@@ -1,0 +1,344 @@
+"""A stand-in engine that misbehaves on request. Imitates what the smoke test sees of llama-server.
+
+`write_artifact` makes an executable file that starts this program with a mode; the program then takes the
+words of the real server (`--version`, `--model`, `--alias`, `--host`, `--port`), answers its paths over real
+sockets, and does one thing wrong. Run by tests only, in a process of its own.
+"""
+
+# ruff: noqa: T201 (a program of its own: its output is what is tested)
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import shutil
+import signal
+import socketserver
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+Mode = Literal[
+    "good",
+    "wrong-model",  # healthy, but serves another model: what a lying or foreign server looks like
+    "wrong-path",  # our alias, another file
+    "waits-for-port",  # never binds, stays alive
+    "bind-fails",  # ends with exit code 1, as the real one does when the port is taken
+    "spam",  # 1 MiB of log, not UTF-8, before and after it is ready
+    "dies-at-start",
+    "dies-loading",  # listens, says 503, then ends
+    "dies-answering",
+    "never-ready",  # 503 for ever
+    "never-listens",
+    "endless-body",
+    "slow-body",  # one byte at a time
+    "huge-body",
+    "no-json",
+    "error-500",
+    "empty-text",
+    "no-finish",
+    "no-tokens",
+    "random-text",
+    "nan-vector",
+    "short-vector",
+    "same-vectors",
+    "ignores-sigterm",
+    "aborts-at-end",
+    "leaves-child",
+    "leaves-detached-child",  # a child in a session of its own
+    "open-to-all",
+    "no-identity",
+    "unidentified",
+    "other-build",
+    "props-without-identity",
+    "opens-planted",  # opens and closes the library of the working folder
+    "maps-planted",
+    "maps-outside",  # maps a backend library that lies outside HOME
+    "replaces-mapped",  # another file takes the name of the mapped one
+    "prints-environment",
+    "wine",
+    "detectors",
+    "version-fails",
+    "version-hangs",
+]
+
+VERSION_STRING = "opencoti-0.5.0-g0123456-c1"
+PATCH_SET = "ab" * 32
+COMMIT = "0123456789" * 4
+WIDTH = 64
+LIBRARY = b"\x7fELF stand-in for a backend library"
+SPAM_BYTES = 1 << 20
+
+
+def write_artifact(
+    path: Path, mode: Mode, *, first_line: str = "#!/bin/sh", notes: Path | None = None
+) -> Path:
+    """Write an executable file that runs the stand-in; `notes` is where it writes down its process id."""
+    note = f"FAKE_ENGINE_NOTES='{notes}' " if notes else ""
+    command = f"{note}exec '{sys.executable}' -I '{Path(__file__).resolve()}' {mode} \"$@\""
+    path.write_text(f"{first_line}\n{command.replace('exec', 'exec env') if note else command}\n")
+    path.chmod(0o755)
+    return path
+
+
+class Engine(socketserver.ThreadingTCPServer):
+    """The server and its state."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, mode: Mode, args: argparse.Namespace) -> None:
+        self.mode = mode
+        self.args = args
+        self.health_requests = 0
+        self.texts = 0
+        host = "0.0.0.0" if mode == "open-to-all" else args.host
+        super().__init__((host, args.port), Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The paths that the smoke test asks for."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+    server: Engine
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        print(format % args, file=sys.stderr, flush=True)
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._health()
+        elif self.path == "/v1/models":
+            name = "somebody-else" if self.server.mode == "wrong-model" else self.server.args.alias
+            self._send({"object": "list", "data": [{"id": name}]})
+        elif self.path == "/props":
+            self._send(self._props())
+        else:
+            self._send({"error": "not found"}, status=404)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.server.mode == "dies-answering":
+            os._exit(7)
+        if self.path == "/v1/chat/completions":
+            self._chat()
+        else:
+            self._embedding()
+
+    def _health(self) -> None:
+        mode = self.server.mode
+        self.server.health_requests += 1
+        if mode == "dies-loading" and self.server.health_requests > 1:
+            print("error: tensor 'blk.0' is out of bounds", file=sys.stderr, flush=True)
+            os._exit(3)
+        loading = mode in ("never-ready", "dies-loading") or self.server.health_requests < 2
+        if mode == "spam" and not loading:
+            _spam()
+        self._send({"status": "loading" if loading else "ok"}, status=503 if loading else 200)
+
+    def _props(self) -> dict[str, Any]:
+        mode = self.server.mode
+        props: dict[str, Any] = {"model_alias": self.server.args.alias, "model_path": self.server.args.model}
+        if mode == "wrong-path":
+            props["model_path"] = "/models/other.gguf"
+        if mode not in ("no-identity", "props-without-identity"):
+            props["opencoti"] = dict(
+                zip(("version_string", "patch_set", "upstream_commit"), _identity(mode), strict=True)
+            )
+        return props
+
+    def _chat(self) -> None:
+        mode = self.server.mode
+        self.server.texts += 1
+        if mode in ("endless-body", "slow-body", "huge-body"):
+            self._send_without_end(mode)
+            return
+        if mode == "no-json":
+            self._send_bytes(b"<html>proxy</html>", 200)
+            return
+        if mode == "error-500":
+            self._send({"error": {"message": "compute failed"}}, status=500)
+            return
+        text = "" if mode == "empty-text" else "waves and salt"
+        if mode == "random-text":
+            text += str(self.server.texts)
+        tokens = 0 if mode == "no-tokens" else 3
+        self._send(
+            {
+                "choices": [
+                    {
+                        "finish_reason": None if mode == "no-finish" else "length",
+                        "message": {"role": "assistant", "content": text},
+                    }
+                ],
+                "usage": {"prompt_tokens": 9, "completion_tokens": tokens},
+                "timings": {"predicted_per_second": 120.5},
+            }
+        )
+
+    def _embedding(self) -> None:
+        mode = self.server.mode
+        first = [0.5] * (WIDTH - (mode == "short-vector"))
+        second = first if mode == "same-vectors" else [0.25] * WIDTH
+        body = json.dumps({"data": [{"embedding": first}, {"embedding": second}]})
+        if mode == "nan-vector":
+            body = body.replace("0.25", "null", 1)
+        self._send_bytes(body.encode(), 200)
+
+    def _send_without_end(self, mode: Mode) -> None:
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        block = b" " if mode == "slow-body" else b" " * (1 << 20 if mode == "huge-body" else 1024)
+        try:
+            while True:
+                self.wfile.write(block)
+                if mode != "huge-body":
+                    time.sleep(0.02)
+        except OSError:
+            self.close_connection = True
+
+    def _send(self, document: dict[str, Any], *, status: int = 200) -> None:
+        self._send_bytes(json.dumps(document).encode(), status)
+
+    def _send_bytes(self, body: bytes, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _identity(mode: Mode) -> tuple[str, str, str]:
+    if mode == "unidentified":
+        return ("unidentified",) * 3
+    return (VERSION_STRING, PATCH_SET, "f" * 40 if mode == "other-build" else COMMIT)
+
+
+def _spam() -> None:
+    sys.stderr.buffer.write(b"\xff\xfe spam\n" * (SPAM_BYTES // 8))
+    sys.stderr.buffer.flush()
+
+
+def _extract() -> Path:
+    """Do what the loader does: put the libraries below HOME."""
+    folder = Path(os.environ["HOME"]) / ".llamafile" / "v" / "fake"
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "libggml-cpu-fake.so"
+    library.write_bytes(LIBRARY)
+    return library
+
+
+class Held:
+    """Memory maps and children that live as long as the process."""
+
+    things: ClassVar[list[Any]] = []
+
+
+def _map(path: Path) -> None:
+    with open(path, "rb") as file:
+        Held.things.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _load_libraries(mode: Mode, library: Path) -> None:
+    planted = Path.cwd() / "libggml-cpu-evil.so"
+    if mode == "opens-planted":
+        planted.read_bytes()
+    elif mode == "maps-planted":
+        _map(planted)
+    elif mode == "maps-outside":
+        outside = Path(os.environ["TMPDIR"]) / "libggml-cpu-stale.so"
+        shutil.copyfile(library, outside)
+        _map(outside)
+        return
+    _map(library)
+    if mode == "replaces-mapped":
+        other = library.with_name("new")
+        other.write_bytes(LIBRARY + b" of another build")
+        other.replace(library)
+
+
+def _version(mode: Mode) -> int:
+    if mode == "version-hangs":
+        signal.pause()
+    if mode == "version-fails":
+        os.abort()
+    print("version: 0.5.0-dev (build 0, commit 0123456)", file=sys.stderr)
+    if mode != "no-identity":
+        version, patches, commit = _identity(mode)
+        print(f"opencoti: {version}\npatch set: {patches}\nupstream commit: {commit}", file=sys.stderr)
+    return 0
+
+
+def _start_children(mode: Mode) -> None:
+    if mode in ("leaves-child", "leaves-detached-child"):
+        is_detached = mode == "leaves-detached-child"
+        line = [
+            sys.executable,
+            "-c",
+            "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()",
+        ]
+        child = subprocess.Popen(line, stdout=subprocess.PIPE, start_new_session=is_detached)
+        assert child.stdout is not None
+        child.stdout.readline()
+        Held.things.append(child)
+
+
+def _prepare_end(mode: Mode) -> None:
+    def end(signum: int, frame: object) -> None:
+        if mode == "aborts-at-end":
+            print("free(): invalid pointer", file=sys.stderr, flush=True)
+            os.abort()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "ignores-sigterm" else end)
+
+
+def _fail_early(mode: Mode) -> None:
+    texts = {
+        "dies-at-start": (1, "error: unknown argument"),
+        "bind-fails": (1, "couldn't bind HTTP server socket"),
+        "wine": (1, "wine: could not load kernel32.dll, status c0000135"),
+        "detectors": (1, "run-detectors: unable to find an interpreter for artifact"),
+    }
+    if mode in texts:
+        code, text = texts[mode]
+        print(text, file=sys.stderr, flush=True)
+        os._exit(code)
+    if mode in ("waits-for-port", "never-listens"):
+        signal.pause()
+
+
+def main(argv: list[str]) -> int:
+    """Be the engine."""
+    mode: Mode = next(item for item in get_args(Mode) if item == argv[0])
+    if notes := os.environ.get("FAKE_ENGINE_NOTES"):
+        Path(notes).write_text(f"{os.getpid()}\n")
+    if "--version" in argv:
+        _extract()
+        return _version(mode)
+    parser = argparse.ArgumentParser()
+    for name in ("--model", "--alias", "--host"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    args, _ = parser.parse_known_args(argv[1:])
+    _prepare_end(mode)
+    _fail_early(mode)
+    if mode == "prints-environment":
+        print("environment:", json.dumps(dict(os.environ)), flush=True)
+    if mode == "spam":
+        _spam()
+    _load_libraries(mode, _extract())
+    _start_children(mode)
+    with Engine(mode, args) as engine:
+        engine.serve_forever(poll_interval=0.05)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

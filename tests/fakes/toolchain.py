@@ -1,0 +1,22 @@
+"""A host toolchain without compilers: imitates the unpacked wheels for stages that call `sh` only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opencoti.console import Console
+
+
+class FakeToolchain:
+    """Its folder is empty; its id is fixed."""
+
+    id = "f" * 64
+    description = "toolchain fake"
+    extra_path = ("/usr/bin", "/bin")
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def prepare(self, console: Console) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder

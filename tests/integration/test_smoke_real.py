@@ -1,0 +1,63 @@
+"""The smoke test on the real engine, that was packaged: `OPENCOTI_TEST_ARTIFACT`, else the newest one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ci.context import Context
+from ci.dso.elf import inspect_elf
+from ci.dso.rules import check_elf, role_of, rules_for
+from ci.paths import Layout
+from ci.smoke.command import newest_artifact, prove
+from ci.smoke.model import VOCABULARY, cached_model
+from opencoti.errors import UsageError
+from tests.conftest import RecordedConsole
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def artifact(real_layout: Layout) -> Path:
+    configured = os.environ.get("OPENCOTI_TEST_ARTIFACT")
+    if configured:
+        return Path(configured)
+    try:
+        return newest_artifact(real_layout)
+    except UsageError:
+        pytest.skip("no artifact: package one, or set OPENCOTI_TEST_ARTIFACT")
+
+
+@pytest.fixture(scope="module")
+def model(real_layout: Layout) -> Path:
+    vocabulary = real_layout.sources / "llama.cpp" / VOCABULARY
+    if not vocabulary.is_file():
+        pytest.skip("the pinned source is not unpacked")
+    return cached_model(real_layout, vocabulary)
+
+
+def test_the_packaged_engine_passes(
+    artifact: Path, model: Path, layout: Layout, recorded: RecordedConsole
+) -> None:
+    proof = prove(Context(layout=layout, console=recorded.console), artifact, model=model)
+    result = proof.evidence.result
+    assert result is not None
+    assert result.identity is not None
+    assert result.exit_code == 0
+    assert all(file.path.startswith("~/.llamafile/v/") for file in result.dsos)
+
+
+def test_its_members_keep_the_rules(artifact: Path, tmp_path: Path) -> None:
+    import zipfile
+
+    checked = 0
+    with zipfile.ZipFile(artifact) as archive:
+        for name in archive.namelist():
+            role = role_of(Path(name).name)
+            if role is not None:
+                archive.extract(name, tmp_path)
+                assert check_elf(inspect_elf(tmp_path / name), rules_for(role)) == []
+                checked += 1
+    assert checked > 0
