@@ -30,11 +30,11 @@ def python_of(environment: str) -> str:
     return str(ROOT / ".nox" / environment / SCRIPTS / "python")
 
 
-def ci(session: nox.Session, *words: str) -> None:
+def ours(session: nox.Session, package: str, *words: str) -> None:
     session.run(
         python_of("pipeline"),
         "-m",
-        "ci",
+        package,
         *words,
         "--shared-words",
         *session.posargs,
@@ -61,12 +61,12 @@ def dev_environment(session: nox.Session) -> None:
     session.install("--quiet", "--require-hashes", "--only-binary", ":all:", "-r", "requirements/dev.txt")
 
 
-def command(name: str, *words: str, doc: str) -> None:
-    """Register the session that runs `python -m ci WORDS`."""
+def command(name: str, *words: str, doc: str, package: str = "ci") -> None:
+    """Register the session that runs `python -m PACKAGE WORDS`."""
 
     @nox.session(name=name, venv_backend="none", requires=["pipeline"], default=False)
     def run(session: nox.Session) -> None:
-        ci(session, *words)
+        ours(session, package, *words)
 
     run.__doc__ = doc
 
@@ -87,6 +87,9 @@ command(
 command("package", "package", doc="One executable file with its manifest; builds what is missing or stale.")
 command("verify", "verify", doc="Check an artifact against its manifest, member by member.")
 command("smoke", "smoke", doc="Boot the artifact with a tiny model and ask it something.")
+command(
+    "sign", "sign", package="release", doc="Sign manifests and indexes (words after --: FILE… and options)."
+)
 
 
 @nox.session(venv_backend="none", requires=["dev"])
@@ -112,7 +115,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["pipeline"], default=False)
 def docs(session: nox.Session) -> None:
     """Write the generated reference pages anew."""
-    ci(session, "docs")
+    ours(session, "ci", "docs")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def raised_errors(root: Path) -> list[RaisedError]:
     """Find every `SomeError("id", "what" …)` in the packages."""
     found = {
         error
-        for package in ("opencoti", "ci")
+        for package in ("opencoti", "ci", "release", "perf")
         for path in sorted((root / package).rglob("*.py"))
         for error in _errors_in(path, root)
     }

@@ -68,7 +68,7 @@ _LIBRARY: Final[frozenset[Kind]] = frozenset({"dso"})
 _INIT: Final = "ggml_backend_init"
 _SCORE: Final = "ggml_backend_score"
 _BY_ROLE: Final[dict[Role, Rules]] = {
-    "host": Rules(kinds=frozenset({"executable", "pie"}), forbidden_exports=frozenset({_INIT, _SCORE})),
+    "host": Rules(kinds=frozenset({"pie"}), forbidden_exports=frozenset({_INIT, _SCORE})),
     "library": Rules(kinds=_LIBRARY, forbidden_exports=frozenset({_INIT, _SCORE})),
     "backend": Rules(
         kinds=_LIBRARY, required_exports=frozenset({_INIT}), forbidden_exports=frozenset({_SCORE})

@@ -5,12 +5,14 @@ Builds the loader when it is missing; everything else was built by the stages be
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ci.build import BackendBuild
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
+from ci.dso.rules import check_elf, role_of, rules_for, unresolved
 from ci.package.artifact import Packaged, PackageInputs, assemble
 from ci.package.loader import build_loader, loader_source_hash
 from ci.package.tag import read_tag
@@ -18,7 +20,7 @@ from ci.repository import repository_facts
 from ci.sources.vendoring import origin_text
 from ci.stages import elf
 from ci.toolchains.host import find_toolchain
-from opencoti.errors import ConfigError
+from opencoti.errors import BuildError, ConfigError
 from opencoti.manifest import Dso, HostBinary, Patch, Source, Toolchain
 
 # Member name to path in the pinned tree: the licences of everything that is linked into the engine.
@@ -50,6 +52,7 @@ def package(context: Context, built: BackendBuild, options: PackageOptions) -> P
 
 def _inputs(context: Context, built: BackendBuild, options: PackageOptions) -> PackageInputs:
     facts = {name: inspect_elf(built.folder / name) for name in elf.product_names(built.arch)}
+    require_sound(facts)
     variants = elf.variant_names(built.arch)
     repository = repository_facts(context.layout.root)
     return PackageInputs(
@@ -72,6 +75,29 @@ def _inputs(context: Context, built: BackendBuild, options: PackageOptions) -> P
         dsos=tuple(_dso(name, facts[name], built) for name in variants),
         is_cpu_only=options.is_cpu_only,
     )
+
+
+def require_sound(facts: Mapping[str, ElfFacts]) -> None:
+    """Refuse products that differ from the rules of their kind, or that cannot be loaded together.
+
+    Raises:
+        BuildError: `product-unsound`; names the file and the rule.
+    """
+    problems = [
+        problem
+        for name, found in facts.items()
+        if (role := role_of(name)) is not None
+        for problem in check_elf(found, rules_for(role))
+    ]
+    problems += unresolved(facts.values())
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise BuildError(
+            "product-unsound",
+            "a built file is not what it must be",
+            why=f"{problems[0]}{more}",
+            hint="see `python -m ci inspect` on the files in dist/backends",
+        )
 
 
 def _loader(context: Context, arch: str) -> Path:

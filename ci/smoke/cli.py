@@ -29,7 +29,8 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Run the test and print what was found."""
-    from ci.smoke.command import newest_artifact, prove, summary
+    from ci.artifacts import newest_artifact
+    from ci.smoke.command import prove, summary
 
     artifact = args.artifact or newest_artifact(context.layout)
     proof = prove(context, artifact, backend=args.backend, keep_home=args.keep_home)

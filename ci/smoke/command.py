@@ -88,21 +88,6 @@ def evidence_path(layout: Layout, artifact: Path, backend: str) -> Path:
     return layout.dist / "evidence" / f"{artifact.name}.smoke-{backend}.json"
 
 
-def newest_artifact(layout: Layout) -> Path:
-    """Return the artifact that was packaged last.
-
-    Raises:
-        UsageError: `no-artifact`, there is none.
-    """
-    folder = layout.dist / "llamafile"
-    found = sorted(folder.glob("*.llamafile"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-    if not found:
-        raise UsageError(
-            "no-artifact", f"there is no artifact in {folder}", hint="package one: `./noxw -s package`"
-        )
-    return found[-1]
-
-
 def require_linux() -> None:
     """Raise `MissingError` (`smoke-needs-linux`) elsewhere: the proofs are read from /proc."""
     if sys.platform != "linux":
@@ -114,7 +99,7 @@ def require_linux() -> None:
 def _require_file(artifact: Path) -> Path:
     if not artifact.is_file():
         raise UsageError(
-            "artifact-missing", f"there is no artifact {artifact}", hint="package one: `./noxw -s package`"
+            "artifact-not-found", f"there is no artifact {artifact}", hint="package one: `./noxw -s package`"
         )
     return artifact.resolve()
 

@@ -35,8 +35,9 @@ SERVER: Final = "llama-server"
 # The names that the dynamic linker asks for (SONAME), so no symbolic link is needed beside the server.
 CORE_LIBRARIES: Final = ("libggml.so.0", "libggml-base.so.0")
 
-# No path, time or name of the machine may reach a product: the same bytes everywhere.
-_COMPILE_FLAGS: Final = "-g0 -ffile-prefix-map={src}=. -ffile-prefix-map={out}=./build"
+# No path, time or name of the machine may reach a product. The compiler wrappers of the toolchain map paths;
+# debug information would hold more of them.
+_COMPILE_FLAGS: Final = "-g0"
 
 _FEATURES: Final = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -53,6 +54,8 @@ _FEATURES: Final = (
     "-DLLAMA_BUILD_UI=OFF",
     # ON downloads a web page at build time, whatever LLAMA_BUILD_UI says.
     "-DLLAMA_USE_PREBUILT_UI=OFF",
+    # ON starts ffprobe and ffmpeg from PATH when a request holds a video.
+    "-DMTMD_VIDEO=OFF",
 )
 
 # Upstream asks git for the commit while it configures; inside a container that is empty or refused
@@ -140,7 +143,10 @@ def _configure(identity: EngineIdentity) -> tuple[str, ...]:
         "-DCMAKE_RANLIB={tools}/ranlib",
         f"-DCMAKE_C_FLAGS={_COMPILE_FLAGS}",
         f"-DCMAKE_CXX_FLAGS={_COMPILE_FLAGS}",
-        *(f"-DCMAKE_{kind}_LINKER_FLAGS=-s" for kind in ("EXE", "SHARED", "MODULE")),
+        "-DCMAKE_EXE_LINKER_FLAGS=-s -pie",
+        "-DCMAKE_SHARED_LINKER_FLAGS=-s",
+        "-DCMAKE_MODULE_LINKER_FLAGS=-s",
+        "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
         "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
         "-DCMAKE_INSTALL_RPATH=$ORIGIN",
         "-DCMAKE_PROJECT_ggml_INCLUDE={src}/cmake/opencoti/ggml-shared.cmake",

@@ -18,7 +18,13 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
         description="Compare an artifact with its manifest: size, every byte, members and index. "
         "Exit code 6 when something differs.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the artifact")
+    parser.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        metavar="FILE",
+        help="the artifact (default: the newest in dist/llamafile)",
+    )
     parser.add_argument(
         "--manifest", type=Path, metavar="FILE", help="its manifest (default: FILE.MANIFEST.json)"
     )
@@ -30,10 +36,12 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Verify, print the report, and return 0 or 6."""
+    from ci.artifacts import newest_artifact
     from ci.verify.command import default_manifest, verify_artifact
     from opencoti.errors import VerificationError
 
-    manifest = args.manifest or default_manifest(args.file)
-    report = verify_artifact(args.file, manifest, context.console, full=args.full)
+    artifact = args.file or newest_artifact(context.layout)
+    manifest = args.manifest or default_manifest(artifact)
+    report = verify_artifact(artifact, manifest, context.console, full=args.full)
     context.console.result(report.text(), report.as_dict())
     return 0 if report.is_ok else VerificationError.exit_code

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from ci.context import Context
+from ci.paths import Layout
+from ci.smoke.command import prove
 from ci.stages.elf import CPU_VARIANTS, product_names
 from opencoti.hashing import sha256_bytes, sha256_file
-from tests.conftest import require
+from tests.conftest import RecordedConsole, require
 from tests.e2e.conftest import EngineArtifact
 
 pytestmark = pytest.mark.engine
@@ -114,3 +117,41 @@ def test_one_flipped_byte_is_found(artifact: EngineArtifact, tmp_path: Path) -> 
     start = run(damaged, "--version", home=tmp_path)
     assert start.returncode == 6
     assert "libggml-cpu-zen4.so" in start.stderr
+
+
+@pytest.mark.parametrize("value", ["{planted}", ""])
+def test_a_library_planted_on_the_library_path_is_not_loaded(
+    artifact: EngineArtifact, tmp_path: Path, value: str
+) -> None:
+    """Case B25: another library under the name of ours, on LD_LIBRARY_PATH and in the working directory."""
+    home, planted = tmp_path / "home", tmp_path / "planted"
+    home.mkdir()
+    planted.mkdir()
+    with zipfile.ZipFile(artifact.path) as archive:
+        # A real library, so the linker takes it, that lacks what the engine needs, so taking it shows.
+        (planted / "libggml-base.so.0").write_bytes(archive.read("libggml-cpu-x64.so"))
+    done = run(artifact, "--version", home=home, cwd=planted, LD_LIBRARY_PATH=value.format(planted=planted))
+    assert done.returncode == 0, done.stderr
+    assert artifact.manifest.version_string in done.stderr
+    server = next(home.rglob("llama-server"))
+    by_hand = subprocess.run(
+        [str(server), "--version"],
+        env={"LD_LIBRARY_PATH": str(planted)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert by_hand.returncode != 0, "the planted library does no harm: this test could not fail"
+
+
+def test_the_engine_chats_embeds_and_leaves_nothing(
+    artifact: EngineArtifact, real_layout: Layout, recorded: RecordedConsole
+) -> None:
+    proof = prove(Context(layout=real_layout, console=recorded.console), artifact.path)
+    assert proof.evidence.passed
+    assert proof.evidence.artifact.sha256 == artifact.manifest.sha256
+    mapped = {dso.name: dso.sha256 for dso in proof.evidence.result.dsos}
+    members = {member.name: member.sha256 for member in artifact.manifest.members}
+    assert mapped
+    assert all(members[name] == digest for name, digest in mapped.items())
+    assert any(name.startswith("libggml-cpu-") for name in mapped)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from ci.artifacts import newest_artifact
 from ci.context import Context
 from ci.dso.elf import inspect_elf
 from ci.dso.rules import check_elf, role_of, rules_for
 from ci.paths import Layout
-from ci.smoke.command import newest_artifact, prove
+from ci.smoke.command import prove
 from ci.smoke.model import VOCABULARY, cached_model
-from opencoti.errors import UsageError
-from tests.conftest import RecordedConsole
+from tests.conftest import RecordedConsole, require
 
 pytestmark = pytest.mark.engine
 
@@ -24,17 +24,16 @@ def artifact(real_layout: Layout) -> Path:
     configured = os.environ.get("OPENCOTI_TEST_ARTIFACT")
     if configured:
         return Path(configured)
-    try:
-        return newest_artifact(real_layout)
-    except UsageError:
-        pytest.skip("no artifact: package one, or set OPENCOTI_TEST_ARTIFACT")
+    require(
+        any((real_layout.dist / "llamafile").glob("*.llamafile")), "no artifact: run ./noxw -s quickstart"
+    )
+    return newest_artifact(real_layout)
 
 
 @pytest.fixture(scope="module")
 def model(real_layout: Layout) -> Path:
     vocabulary = real_layout.sources / "llama.cpp" / VOCABULARY
-    if not vocabulary.is_file():
-        pytest.skip("the pinned source is not unpacked")
+    require(vocabulary.is_file(), "the pinned source is not unpacked: run ./noxw -s vendor")
     return cached_model(real_layout, vocabulary)
 
 

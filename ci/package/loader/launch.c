@@ -2,14 +2,26 @@
 #include "launch.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "message.h"
 
+/* The engine finds its libraries by DT_RUNPATH, over which the caller's LD_LIBRARY_PATH wins: a libggml-base of
+ * another build there, or in the working directory for an empty element, would be loaded instead of the verified
+ * one (case B25). So the folder is put in front; without the variable there is nothing to win over. */
+static void put_folder_first(const struct folder *folder)
+{
+    const char *given = getenv("LD_LIBRARY_PATH");
+    if (given && setenv("LD_LIBRARY_PATH", format_text("%s:%s", folder->path, given), 1) != 0)
+        fail(EXIT_STORAGE, "free some memory", "cannot set LD_LIBRARY_PATH: %s", strerror(errno));
+}
+
 _Noreturn void launch(const struct index *index, const struct folder *folder, char **argv)
 {
     const char *path = format_text("%s/%s", folder->path, index->entry->name);
+    put_folder_first(folder);
     execv(path, argv);
     switch (errno) {
     case ENOENT: /* the file is there, we have just checked it: what is missing is its interpreter */

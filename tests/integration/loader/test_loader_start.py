@@ -24,6 +24,15 @@ def test_engine_gets_arguments_environment_and_folder_of_the_caller(bench: Bench
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("given", ["/opt/lib", "", ":/opt/lib"])
+def test_folder_comes_before_a_given_library_path(bench: Bench, given: str) -> None:
+    """Case B25: libraries elsewhere, or in the working directory for an empty element, must not win."""
+    done = bench.start(bench.pack(bench.files()), env={"LD_LIBRARY_PATH": given})
+
+    folder = Path(done.one("exe")).parent
+    assert f"LD_LIBRARY_PATH={folder}:{given}" in done.all("env")
+
+
 def test_engine_runs_from_the_folder_of_version_and_index(bench: Bench) -> None:
     import hashlib
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from ci.context import Context
 from ci.paths import Layout
 from ci.smoke import cli
-from ci.smoke.command import evidence_path, newest_artifact, prove, summary
+from ci.smoke.command import evidence_path, prove, summary
 from opencoti.errors import ConfigError, UsageError, VerificationError
 from opencoti.evidence import load_evidence
 from opencoti.hashing import sha256_file
@@ -78,21 +77,10 @@ def test_a_broken_manifest_stops_before_anything_runs(context: Context, tmp_path
     assert not context.layout.dist.exists()
 
 
-def test_the_newest_artifact_is_taken(layout: Layout) -> None:
-    folder = layout.dist / "llamafile"
-    with pytest.raises(UsageError):
-        newest_artifact(layout)
-    folder.mkdir(parents=True)
-    for age, name in enumerate(("b.llamafile", "a.llamafile", "c.llamafile.MANIFEST.json")):
-        (folder / name).touch()
-        os.utime(folder / name, (1000 + age, 1000 + age))
-    assert newest_artifact(layout).name == "a.llamafile"
-
-
 def test_the_command_names_a_missing_artifact(context: Context) -> None:
     parser = argparse.ArgumentParser()
     cli.register(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
     args = parser.parse_args(["smoke", "nothing.llamafile"])
     with pytest.raises(UsageError) as caught:
         args.command(args, context)
-    assert caught.value.error_id == "artifact-missing"
+    assert caught.value.error_id == "artifact-not-found"

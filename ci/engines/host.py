@@ -1,0 +1,105 @@
+"""The engine `host`: stages run on this machine, with a minimal environment and, if allowed, no network."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ci import process
+from ci.engines.failures import StepExit
+from ci.engines.model import PreparedToolchain
+from ci.engines.steps import make_tool_folders, run_steps, stage_environment
+from ci.paths import Layout
+from ci.stages.model import Expansion, Stage
+from ci.toolchains.host import HostToolchain, find_toolchain
+from opencoti.console import Console
+
+_ISOLATED: Final = Path(__file__).with_name("isolated.py")
+_ISOLATION_TEXT: Final = {
+    "root": "no network, own process namespace",
+    "user": "no network, own user and process namespaces",
+}
+
+
+class HostEngine:
+    """Runs stages as processes of this machine. Keeps nothing running between calls."""
+
+    name: Final = "host"
+
+    def __init__(
+        self, layout: Layout, *, find: Callable[[str, Layout], HostToolchain] = find_toolchain
+    ) -> None:
+        self._layout = layout
+        self._find = find
+        self._toolchains: dict[str, HostToolchain] = {}
+        self._tools: dict[str, Path] = {}
+        self._isolation = ""
+
+    def toolchain_id(self, toolchain: str) -> str:
+        """See `Engine.toolchain_id`."""
+        return self._toolchain(toolchain).id
+
+    def prepare(self, toolchain: str, console: Console) -> PreparedToolchain:
+        """See `Engine.prepare`."""
+        found = self._toolchain(toolchain)
+        self._tools[toolchain] = found.prepare(console)
+        return PreparedToolchain(
+            name=toolchain,
+            id=found.id,
+            tools=str(self._tools[toolchain]),
+            compilers_id=found.id,
+            description=found.description,
+            record={"kind": "host", "id": found.id, "description": found.description},
+        )
+
+    def run(
+        self,
+        stage: Stage,
+        *,
+        source: Path,
+        out: Path,
+        tool_cache: Path,
+        jobs: int,
+        log: Path,
+        console: Console,
+    ) -> None:
+        """See `Engine.run`."""
+        found = self._toolchain(stage.toolchain)
+        tools = self._tools.get(stage.toolchain) or found.prepare(console)
+        expansion = Expansion(src=str(source), out=str(out), tools=str(tools), jobs=jobs)
+        make_tool_folders(tool_cache)
+        environment = stage_environment(
+            stage,
+            expansion,
+            tool_cache=str(tool_cache),
+            path=os.pathsep.join((str(tools), *found.extra_path)),
+        )
+        prefix = self._prefix(console)
+
+        def execute(argv: tuple[str, ...], on_line: Callable[[str], None]) -> StepExit:
+            code = process.stream((*prefix, *argv), on_line, cwd=out, env=environment)
+            return StepExit(code=code if code >= 0 else 128 - code)
+
+        run_steps(stage, expansion, execute, out=out, log=log, console=console)
+
+    def _toolchain(self, name: str) -> HostToolchain:
+        if name not in self._toolchains:
+            self._toolchains[name] = self._find(name, self._layout)
+        return self._toolchains[name]
+
+    def _prefix(self, console: Console) -> tuple[str, ...]:
+        """The words that start a command isolated, as far as this machine allows (told once)."""
+        python = (sys.executable, "-I", "-S", str(_ISOLATED))
+        if not self._isolation:
+            self._isolation = process.run((*python, "probe")).text or "none"
+            if text := _ISOLATION_TEXT.get(self._isolation):
+                console.info(f"engine host: stages run isolated ({text})")
+            else:
+                console.warn(
+                    "engine host: this machine allows no namespaces, so stages could reach the network; "
+                    "the engine docker has none"
+                )
+        return (*python, self._isolation, str(os.getpid()))

@@ -1,0 +1,237 @@
+"""Toolchain images: built on this machine from files checked by hash, named by the hash of their recipe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ci.engines.client import EngineClient, call_error, translated
+from ci.engines.container import ContainerRequest, UserMapping, run_container
+from ci.locks import exclusive_lock
+from ci.paths import Layout
+from ci.toolchains.debs import FetchedDeb, fetch_debs
+from ci.toolchains.host import WheelToolchain
+from ci.toolchains.recipe import DEBIAN_ARCHS, Recipe
+from ci.toolchains.rootfs import TOOLCHAIN, write_context
+from opencoti.console import Console
+from opencoti.errors import MissingError, OpencotiError, StorageError, VerificationError, storage_error
+
+TOOLS: Final = f"/{TOOLCHAIN}/bin"
+_RECIPE: Final = "org.opencoti.recipe"
+_TOOLCHAIN: Final = "org.opencoti.toolchain"
+_DEBS: Final = "org.opencoti.debs"
+_LOCKED: Final = "locked"
+_KEEP_IMAGES: Final = 3
+_MIN_FREE_BYTES: Final = 2 << 30
+_PROBE: Final = 'cd "$0" && ./ninja --version && ./cmake --version && ../zig/zig version && ./cc --version'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """An image that the daemon has.
+
+    Args:
+        id: what the daemon calls it.
+        debs: `locked`, or the packages that were used instead of those of the lock.
+    """
+
+    tag: str
+    id: str
+    recipe_id: str
+    debs: str
+    size_bytes: int
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether everything in it is what the locks say."""
+        return self.debs == _LOCKED
+
+
+class ToolchainImage:
+    """The image of one toolchain.
+
+    Args:
+        is_strict: accept nothing but what the locks name (releases).
+    """
+
+    def __init__(self, recipe: Recipe, layout: Layout, *, is_strict: bool = False) -> None:
+        self._recipe = recipe
+        self._layout = layout
+        self._is_strict = is_strict
+        self.recipe_id = recipe.image_id
+        self.tag = f"opencoti-toolchain-{recipe.name}:{self.recipe_id[:12]}"
+        self.platform = f"linux/{DEBIAN_ARCHS[recipe.arch]}"
+
+    def find(self, client: EngineClient) -> ImageRecord | None:
+        """Return the image if the daemon has the right one."""
+        data = client.image(self.tag)
+        labels: Mapping[str, str] = ((data or {}).get("Config") or {}).get("Labels") or {}
+        if data is None or labels.get(_RECIPE) != self.recipe_id:
+            return None
+        record = ImageRecord(
+            tag=self.tag,
+            id=str(data["Id"]),
+            recipe_id=self.recipe_id,
+            debs=labels.get(_DEBS, "?"),
+            size_bytes=int(data.get("Size") or 0),
+        )
+        return record if record.is_locked or not self._is_strict else None
+
+    def ensure(self, client: EngineClient, console: Console) -> ImageRecord:
+        """Return the image, building and proving it when the daemon has none; one command at a time.
+
+        Raises:
+            ConfigError: strict, and the locked packages are not to be had.
+            MissingError: `docker-image-failed`, apt is missing, or the daemon refuses.
+            NetworkError: something cannot be fetched.
+            StorageError: a disk is full.
+            VerificationError: something has other bytes than its lock says.
+        """
+        if record := self.find(client):
+            return record
+        lock = self._layout.cache / "locks" / f"image-{self._recipe.name}.lock"
+        with exclusive_lock(lock, f"image {self.tag}", wait=True):
+            return self.find(client) or self.build(client, console)
+
+    def build(self, client: EngineClient, console: Console) -> ImageRecord:
+        """Build the image anew; see `ensure`."""
+        self._check_space(client)
+        toolchain = WheelToolchain(self._recipe, self._layout).prepare(console).parent
+        debs = fetch_debs(
+            self._recipe.deb_names,
+            self._recipe.debs,
+            arch=DEBIAN_ARCHS[self._recipe.arch],
+            downloads=self._layout.downloads,
+            apt_folder=self._layout.cache / "apt",
+            console=console,
+            is_strict=self._is_strict,
+        )
+        console.info(f"building image {self.tag}")
+        self._build_from(client, debs, toolchain)
+        record = self.find(client)
+        if record is None:
+            raise MissingError(
+                "docker-image-failed", f"image {self.tag} was built, but {client.daemon.endpoint} has none"
+            )
+        self.prove(client, console)
+        self._remove_old(client)
+        console.info(f"image {self.tag}: {record.size_bytes / 1e6:.0f} MB")
+        return record
+
+    def prove(self, client: EngineClient, console: Console) -> None:
+        """Run every tool of the image once and compare the versions with the lock.
+
+        Raises:
+            VerificationError: `image-unproved`.
+        """
+        lines: list[str] = []
+        request = ContainerRequest(
+            image=self.tag,
+            argv=("/bin/sh", "-c", _PROBE, TOOLS),
+            env={"HOME": "/tmp", "ZIG_GLOBAL_CACHE_DIR": "/tmp", "ZIG_LOCAL_CACHE_DIR": "/tmp"},  # noqa: S108
+            mounts=(),
+            user=UserMapping(user="65534:65534"),
+            platform=self.platform,
+        )
+        ended = run_container(client, request, lines.append, console)
+        absent = [
+            wheel.version for wheel in self._recipe.wheels if not any(wheel.version in line for line in lines)
+        ]
+        if ended.code != 0 or absent:
+            raise VerificationError(
+                "image-unproved",
+                f"image {self.tag} does not run as its lock says",
+                why=f"exit code {ended.code}, versions not shown: {', '.join(absent) or 'none'}; "
+                + "; ".join(lines[-3:]),
+                hint=f"build it again: `python -m ci images {self._recipe.name} --build`",
+            )
+
+    def _build_from(self, client: EngineClient, debs: list[FetchedDeb], toolchain: Path) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix=".image-", dir=self._layout.cache) as name:
+                context = Path(name) / "context.tar"
+                write_context(
+                    context,
+                    dockerfile=self._recipe.folder / "Dockerfile",
+                    debs=[deb.path for deb in debs],
+                    toolchain=toolchain,
+                )
+                self._send(client, context, _describe(debs))
+        except OSError as exc:
+            raise storage_error(exc, f"cannot write the build context of {self.tag}") from exc
+
+    def _send(self, client: EngineClient, context: Path, debs: str) -> None:
+        labels = {_RECIPE: self.recipe_id, _TOOLCHAIN: self._recipe.name, _DEBS: debs}
+        with translated(client.daemon, f"build image {self.tag}"), open(context, "rb") as file:
+            messages = client.stream.build(
+                fileobj=file,
+                custom_context=True,
+                tag=self.tag,
+                labels=labels,
+                platform=self.platform,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            said = build_failure(messages)
+        if said:
+            raise _build_error(client, self.tag, said)
+
+    def _check_space(self, client: EngineClient) -> None:
+        root = Path(str(client.info().get("DockerRootDir") or "/"))
+        for folder in {root, self._layout.cache} if root.is_dir() else {self._layout.cache}:
+            os.makedirs(folder, exist_ok=True)
+            free_bytes = shutil.disk_usage(folder).free
+            if free_bytes < _MIN_FREE_BYTES:
+                raise StorageError(
+                    "docker-disk-low",
+                    f"too little space to build image {self.tag}",
+                    why=f"{free_bytes >> 20} MiB free in {folder}, needed are {_MIN_FREE_BYTES >> 20} MiB",
+                    hint="free some space (`docker system df`), or use --engine host",
+                )
+
+    def _remove_old(self, client: EngineClient) -> None:
+        """Keep the newest images of this toolchain; others of ours go, unless something uses them."""
+        with translated(client.daemon, "list images"):
+            images = client.api.images(filters={"label": f"{_TOOLCHAIN}={self._recipe.name}"})
+        images.sort(key=lambda image: int(image.get("Created") or 0), reverse=True)
+        for image in images[_KEEP_IMAGES:]:
+            try:
+                with translated(client.daemon, "remove an image"):
+                    client.api.remove_image(image["Id"])
+            except OpencotiError:
+                continue
+
+
+def build_failure(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Read the daemon's messages of a build to the end; return what went wrong, empty if nothing."""
+    failure = ""
+    for message in messages:
+        if "error" in message or "errorDetail" in message:
+            detail = message.get("errorDetail") or {}
+            failure = str(detail.get("message") or message.get("error") or "unknown error")
+    return failure
+
+
+def _build_error(client: EngineClient, tag: str, said: str) -> OpencotiError:
+    error = call_error(client.daemon, f"build image {tag}", said, None)
+    if isinstance(error, StorageError):
+        return error
+    return MissingError(
+        "docker-image-failed",
+        f"the {client.daemon.kind} at {client.daemon.endpoint} failed to build image {tag}",
+        why=" ".join(said.split())[:300],
+        hint="see the log of the daemon, or use --engine host",
+    )
+
+
+def _describe(debs: list[FetchedDeb]) -> str:
+    drift = [
+        f"{deb.package.name}={deb.package.version}@{deb.package.sha256}" for deb in debs if not deb.locked
+    ]
+    return " ".join(drift) or _LOCKED

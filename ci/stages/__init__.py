@@ -1,0 +1,1 @@
+"""Stages: what is built, their cache, and the runner that connects both with an engine."""

@@ -1,0 +1,254 @@
+"""The Debian packages of an image: fetched by this machine's apt, checked by hash, never installed here.
+
+What the lock names is taken when apt can still get it. Versions vanish from the archives with every point
+release: then the present ones are taken with a warning, or refused where the lock must hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ci import process
+from ci.toolchains.recipe import LockedFile
+from opencoti.console import Console
+from opencoti.errors import ConfigError, MissingError, NetworkError, VerificationError, storage_error
+from opencoti.hashing import sha256_file
+
+# `'<address>' <package>_<version>_<arch>.deb <size> <algorithm>:<hex>`; an epoch's colon is `%3a`.
+_URI_LINE: Final = re.compile(
+    r"'[^']*' (?P<file>(?P<name>[^_ ]+)_(?P<version>[^_ ]+)_(?P<arch>[^_ ]+)\.deb) .*"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchedDeb:
+    """A package file on disk; `locked` tells whether it is the one of the lock."""
+
+    package: LockedFile
+    path: Path
+    locked: bool
+
+
+def fetch_debs(
+    names: Sequence[str],
+    locked: Sequence[LockedFile],
+    *,
+    arch: str,
+    downloads: Path,
+    apt_folder: Path,
+    console: Console,
+    is_strict: bool = False,
+    is_update: bool = False,
+) -> list[FetchedDeb]:
+    """Return the package files of `names`, sorted by name.
+
+    Args:
+        names: packages, without their dependencies.
+        locked: the entries of debs.lock for `arch`.
+        arch: Debian's name of the architecture.
+        downloads: the download cache; a locked package that lies there needs no apt.
+        console: gets a warning for each package that is not the locked one.
+        apt_folder: package lists of our own, made when those of the machine are absent or too old.
+        is_strict: refuse any other version than the locked ones.
+        is_update: read the package lists anew and take what they offer, quietly (for writing a lock).
+
+    Raises:
+        ConfigError: `deb-lock-drift`, strict and a locked package is not to be had.
+        MissingError: `apt-missing`, this machine has no apt.
+        NetworkError: `deb-fetch-failed`.
+        VerificationError: `deb-hash-mismatch`, a locked version has other bytes.
+    """
+    by_name = {package.name: package for package in locked}
+    cached = [_cached(by_name.get(name), downloads) for name in names]
+    if names and all(cached):
+        return sorted((deb for deb in cached if deb), key=lambda deb: deb.package.name)
+    _require_apt()
+    wanted = [f"{name}={by_name[name].version}" for name in names if name in by_name]
+    host, private = Apt(arch, None), Apt(arch, apt_folder)
+    console.info(f"fetching {len(names)} Debian packages with apt")
+    is_whole = len(wanted) == len(names) and not is_update
+    got = host.download(wanted) if is_whole else None
+    if got is None:
+        private.update()
+        got = private.download(wanted) if is_whole else None
+    if got is None and is_strict:
+        raise _drift_error(wanted or names)
+    if got is None:
+        got = private.download(names)
+    if got is None:
+        raise NetworkError(
+            "deb-fetch-failed",
+            f"apt cannot download {', '.join(names)}",
+            why=private.said or host.said,
+            hint="check the network and `apt-get update`, or build without an image: --engine host",
+        )
+    with got:
+        return _keep(got, by_name, downloads, None if is_update else console)
+
+
+class Downloaded:
+    """Package files in a temporary folder, which goes away at the end of the `with` block."""
+
+    def __init__(self, folder: tempfile.TemporaryDirectory[str], files: Sequence[LockedFile]) -> None:
+        self._folder = folder
+        self.files = tuple(files)
+
+    def __enter__(self) -> Downloaded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def path(self, file: LockedFile) -> Path:
+        """Return where a file lies."""
+        return Path(self._folder.name) / file.filename
+
+
+class Apt:
+    """apt-get with the sources of this machine.
+
+    Args:
+        arch: the architecture of the packages.
+        folder: lists of our own, None for those of the machine.
+    """
+
+    def __init__(self, arch: str, folder: Path | None) -> None:
+        self._arch = arch
+        self._folder = folder / arch if folder else None
+        self.said = ""
+
+    def update(self) -> None:
+        """Read the package lists of every source into our own folder. Failures show when downloading."""
+        assert self._folder is not None
+        try:
+            (self._folder / "state" / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+            (self._folder / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise storage_error(exc, f"cannot write {self._folder}") from exc
+        self._run(["update", "--quiet=2"], Path.cwd())
+
+    def download(self, wanted: Sequence[str]) -> Downloaded | None:
+        """Download packages (`name` or `name=version`), or return None when apt cannot."""
+        if not wanted:
+            return None
+        folder = tempfile.TemporaryDirectory(prefix="opencoti-debs-")
+        names = [
+            f"{word.partition('=')[0]}:{self._arch}{''.join(word.partition('=')[1:])}" for word in wanted
+        ]
+        listing = self._run(["download", "--print-uris", *names], Path(folder.name))
+        matches = [match for line in (listing or "").splitlines() if (match := _URI_LINE.fullmatch(line))]
+        if (
+            len(matches) != len(wanted)
+            or self._run(["download", "--quiet=2", *names], Path(folder.name)) is None
+        ):
+            folder.cleanup()
+            return None
+        return Downloaded(folder, [_described(match, Path(folder.name)) for match in matches])
+
+    def _run(self, words: list[str], cwd: Path) -> str | None:
+        with tempfile.NamedTemporaryFile("w", prefix="opencoti-apt-", suffix=".conf") as file:
+            file.write(self._configuration())
+            file.flush()
+            done = process.run(["apt-get", "--config-file", file.name, *words], cwd=cwd)
+        self.said = " ".join(done.error_text.split("\n")[-2:])
+        return done.text if done.is_ok else None
+
+    def _configuration(self) -> str:
+        lines = [
+            # Hooks of the machine (a desktop's package index and the like) are not for our lists.
+            "#clear APT::Update::Post-Invoke;",
+            "#clear APT::Update::Post-Invoke-Success;",
+            'Acquire::Languages "none";',
+            'Acquire::Retries "3";',
+        ]
+        if os.geteuid() == 0:
+            lines.append('APT::Sandbox::User "root";')
+        if self._folder:
+            lines += [
+                f'APT::Architecture "{self._arch}";',
+                f'APT::Architectures {{ "{self._arch}"; }};',
+                f'Dir::State "{self._folder}/state/";',
+                'Dir::State::status "/dev/null";',
+                f'Dir::Cache "{self._folder}/cache/";',
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def _described(match: re.Match[str], folder: Path) -> LockedFile:
+    path = folder / match["file"]
+    return LockedFile(
+        name=match["name"],
+        version=match["version"].replace("%3a", ":"),
+        arch=match["arch"],
+        filename=match["file"],
+        sha256=sha256_file(path),
+        size=path.stat().st_size,
+    )
+
+
+def _keep(
+    got: Downloaded, locked: dict[str, LockedFile], downloads: Path, console: Console | None
+) -> list[FetchedDeb]:
+    kept = []
+    for file in sorted(got.files, key=lambda file: file.name):
+        pinned = locked.get(file.name)
+        _check_same_version(file, pinned)
+        is_locked = pinned is not None and pinned.sha256 == file.sha256
+        if console and not is_locked:
+            before = f"{pinned.version} of the lock" if pinned else "nothing in the lock"
+            console.warn(f"Debian package {file.name} {file.version} is used instead of {before}")
+        try:
+            downloads.mkdir(parents=True, exist_ok=True)
+            temporary = downloads / f".{file.sha256}.{os.getpid()}"
+            shutil.copyfile(got.path(file), temporary)
+            os.replace(temporary, downloads / file.sha256)
+        except OSError as exc:
+            raise storage_error(exc, f"cannot write the download cache {downloads}") from exc
+        kept.append(FetchedDeb(package=file, path=downloads / file.sha256, locked=is_locked))
+    return kept
+
+
+def _check_same_version(file: LockedFile, pinned: LockedFile | None) -> None:
+    if pinned and pinned.version == file.version and pinned.sha256 != file.sha256:
+        raise VerificationError(
+            "deb-hash-mismatch",
+            f"package {file.name} {file.version} has other bytes than the lock says",
+            why=f"sha256 {file.sha256}, expected {pinned.sha256}",
+            hint="do not use this mirror, or write a new lock if the change is wanted",
+        )
+
+
+def _cached(package: LockedFile | None, downloads: Path) -> FetchedDeb | None:
+    if package is None:
+        return None
+    path = downloads / package.sha256
+    if not path.is_file() or sha256_file(path) != package.sha256:
+        return None
+    return FetchedDeb(package=package, path=path, locked=True)
+
+
+def _require_apt() -> None:
+    missing = [name for name in ("apt-get", "dpkg-deb") if shutil.which(name) is None]
+    if missing:
+        raise MissingError(
+            "apt-missing",
+            f"cannot make a toolchain image: {' and '.join(missing)} not found",
+            why="the image is made from Debian packages that this machine's own apt fetches",
+            hint="build with the same compilers without an image: --engine host",
+        )
+
+
+def _drift_error(wanted: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        "deb-lock-drift",
+        "the Debian packages of debs.lock are not to be had any more",
+        why=f"apt offers other versions than {', '.join(wanted)}",
+        hint="write a new lock with `python -m ci images --lock` and commit it",
+    )

@@ -1,0 +1,205 @@
+"""The parts of an image: Debian packages by hash, and a file system whose bytes depend on nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ci import process
+from ci.toolchains.debs import fetch_debs
+from ci.toolchains.recipe import LockedFile
+from ci.toolchains.rootfs import merged_name, write_context
+from opencoti.errors import ConfigError, MissingError, NetworkError, VerificationError
+from tests.conftest import RecordedConsole, require
+
+# Imitates apt-get: offers the packages of the folder $OFFER and knows no others; `update` adds those of $NEW.
+FAKE_APT = """#!/bin/sh
+shift 2
+echo "$@" >> "$CALLS"
+case "$1" in
+update) cp "$NEW"/*.deb "$OFFER"/ 2>/dev/null; exit 0 ;;
+esac
+shift 2
+for word in "$@"; do
+    name="${word%%:*}"; version="${word#*=}"; [ "$version" = "$word" ] && version='*'
+    set -- "$OFFER/$name"_${version}_amd64.deb
+    [ -e "$1" ] || { echo "E: Unable to locate $word" >&2; exit 100; }
+    file="${1##*/}"
+    cp "$1" .
+    echo "'file:/pool/$file' $file 9 SHA256:00"
+done
+"""
+
+
+class Machine:
+    """A machine whose apt offers what the tests put into two folders."""
+
+    def __init__(self, folder: Path, console: RecordedConsole) -> None:
+        self.folder = folder
+        self.recorded = console
+        for name in ("offer", "new", "bin"):
+            (folder / name).mkdir()
+
+    def offer(self, name: str, version: str, data: bytes, where: str = "offer") -> LockedFile:
+        (self.folder / where / f"{name}_{version}_amd64.deb").write_bytes(data)
+        sha256 = hashlib.sha256(data).hexdigest()
+        return LockedFile(name=name, version=version, arch="amd64", sha256=sha256, size=len(data))
+
+    def fetch(self, *locked: LockedFile, is_strict: bool = False) -> list[tuple[str, bool, bytes]]:
+        debs = fetch_debs(
+            ("libc6",),
+            locked,
+            arch="amd64",
+            downloads=self.folder / "downloads",
+            apt_folder=self.folder / "apt",
+            console=self.recorded.console,
+            is_strict=is_strict,
+        )
+        return [(deb.package.version, deb.locked, deb.path.read_bytes()) for deb in debs]
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, recorded: RecordedConsole, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path, recorded)
+    for name in ("apt-get", "dpkg-deb"):
+        (tmp_path / "bin" / name).write_text(FAKE_APT)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    for variable, name in (("OFFER", "offer"), ("NEW", "new"), ("CALLS", "calls")):
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    return made
+
+
+def test_the_locked_version_is_taken_and_next_time_needs_no_apt(machine: Machine) -> None:
+    locked = machine.offer("libc6", "2.36", b"old")
+    assert machine.fetch(locked) == [("2.36", True, b"old")]
+    calls = len(machine.calls)
+    assert machine.fetch(locked) == [("2.36", True, b"old")]
+    assert len(machine.calls) == calls
+    assert "WARN" not in machine.recorded.text
+
+
+def test_package_lists_that_are_too_old_are_read_again(machine: Machine) -> None:
+    locked = machine.offer("libc6", "2.36", b"old", where="new")
+    assert machine.fetch(locked) == [("2.36", True, b"old")]
+    assert "update" in machine.calls
+
+
+def test_a_version_that_vanished_is_replaced_with_a_warning_or_refused(machine: Machine) -> None:
+    """case B12"""
+    locked = LockedFile(name="libc6", version="2.36", arch="amd64", sha256="0" * 64, size=1)
+    machine.offer("libc6", "2.37", b"new")
+    with pytest.raises(ConfigError) as caught:
+        machine.fetch(locked, is_strict=True)
+    assert caught.value.error_id == "deb-lock-drift"
+    assert "libc6=2.36" in caught.value.why
+    assert machine.fetch(locked) == [("2.37", False, b"new")]
+    assert "libc6 2.37 is used instead of 2.36 of the lock" in machine.recorded.text
+
+
+def test_a_locked_version_with_other_bytes_is_refused(machine: Machine) -> None:
+    machine.offer("libc6", "2.36", b"evil")
+    locked = LockedFile(name="libc6", version="2.36", arch="amd64", sha256="0" * 64, size=4)
+    with pytest.raises(VerificationError) as caught:
+        machine.fetch(locked)
+    assert caught.value.error_id == "deb-hash-mismatch"
+
+
+def test_packages_that_apt_cannot_get_are_a_network_failure(machine: Machine) -> None:
+    with pytest.raises(NetworkError) as caught:
+        machine.fetch()
+    assert "Unable to locate" in caught.value.why
+    assert "--engine host" in caught.value.hint
+
+
+def test_a_machine_without_apt_is_told_what_to_do(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(machine.folder / "new"))
+    with pytest.raises(MissingError) as caught:
+        machine.fetch()
+    assert caught.value.error_id == "apt-missing"
+    assert "--engine host" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("./lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libc.so.6"),
+        ("./lib64/ld-linux-x86-64.so.2", "usr/lib64/ld-linux-x86-64.so.2"),
+        ("./usr/bin/dash", "usr/bin/dash"),
+        ("./lib", "lib"),
+        ("./", ""),
+    ],
+)
+def test_packages_of_old_and_new_releases_get_one_form(name: str, place: str) -> None:
+    assert merged_name(name) == place
+
+
+def test_a_package_member_that_leads_out_is_refused() -> None:
+    with pytest.raises(VerificationError):
+        merged_name("./lib/../../etc/passwd")
+
+
+def make_deb(folder: Path, path: Path) -> Path:
+    (folder / "DEBIAN").mkdir(parents=True)
+    (folder / "DEBIAN/control").write_text(
+        "Package: dash\nVersion: 1\nArchitecture: all\nMaintainer: A <a@example.org>\nDescription: a test\n"
+    )
+    for name in (
+        "bin/dash",
+        "usr/share/man/dash.1",
+        "usr/share/doc/dash/copyright",
+        "usr/share/doc/dash/NEWS",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "bin/dash").chmod(0o755)
+    done = process.run(["dpkg-deb", "--root-owner-group", "--build", folder, path])
+    assert done.is_ok, done.error_text
+    return path
+
+
+def test_the_context_depends_on_content_alone(tmp_path: Path) -> None:
+    require(shutil.which("dpkg-deb") is not None, "dpkg-deb is not there")
+    deb = make_deb(tmp_path / "deb", tmp_path / "dash.deb")
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nADD rootfs.tar /\n")
+    contexts = []
+    for number, mode in enumerate((0o700, 0o775)):
+        toolchain = tmp_path / f"toolchain{number}"
+        (toolchain / "bin").mkdir(parents=True)
+        for name in ("cc", "ar")[:: 1 if number else -1]:
+            (toolchain / "bin" / name).write_text("#!/bin/sh\n")
+            (toolchain / "bin" / name).chmod(mode)
+        (toolchain / ".opencoti-toolchain.json").write_text(str(number))
+        os.utime(toolchain / "bin/cc", (number, number))
+        path = tmp_path / f"context{number}.tar"
+        write_context(path, dockerfile=tmp_path / "Dockerfile", debs=[deb], toolchain=toolchain)
+        contexts.append(path.read_bytes())
+    assert contexts[0] == contexts[1]
+    with tarfile.open(fileobj=io.BytesIO(contexts[0])) as outer:
+        assert outer.getnames() == ["Dockerfile", "rootfs.tar"]
+        inner = outer.extractfile("rootfs.tar")
+        assert inner is not None
+        with tarfile.open(fileobj=inner) as rootfs:
+            members = {member.name: member for member in rootfs}
+    assert members["usr/bin/dash"].mode == 0o755
+    assert members["bin"].linkname == "usr/bin"
+    assert members["usr/bin/sh"].linkname == "dash"
+    assert members["opt/toolchain/bin/cc"].mode == 0o755
+    assert "usr/share/doc/dash/copyright" in members
+    assert not {
+        "usr/share/man/dash.1",
+        "usr/share/doc/dash/NEWS",
+        "opt/toolchain/.opencoti-toolchain.json",
+    } & set(members)
+    assert {(member.uid, member.gid, member.mtime) for member in members.values()} == {(0, 0, 0)}

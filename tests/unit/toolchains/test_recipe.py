@@ -1,0 +1,73 @@
+"""Recipes and locks: what is read, what is refused, and what their ids depend on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from ci.paths import Layout
+from ci.toolchains.recipe import DEBIAN_ARCHS, LockedFile, Recipe, load_lock, lock_text
+from opencoti.errors import ConfigError
+from tests.unit.toolchains.conftest import TinyToolchain
+
+ENTRY = LockedFile(name="libstdc++6", version="1:12~x", arch="amd64", sha256="a" * 64, size=5)
+
+
+def test_a_lock_is_read_back_as_it_was_written(tiny: TinyToolchain) -> None:
+    path = tiny.folder / "debs.lock"
+    other = LockedFile(name="dash", version="1", arch="arm64", filename="d.deb", sha256="b" * 64, size=6)
+    path.write_text(lock_text("deb", [other, ENTRY], "Two\nlines"))
+    assert load_lock(path, "deb") == (ENTRY, other)
+    assert path.read_text().startswith("# Two\n# lines\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda text: text.replace("size = 5", ""), "'size'"),
+        (lambda text: text.replace("a" * 64, "a" * 63), "not 64 lowercase hex digits"),
+        (lambda text: text.replace("a" * 64, "A" * 64), "not 64 lowercase hex digits"),
+        (lambda text: text + text, "stands twice"),
+        (lambda text: text.replace("size = 5", 'size = 5\nfilename = "../x"'), "not a plain name"),
+        (lambda text: text.replace("[[deb]]", "[[deb"), "Expected"),
+    ],
+)
+def test_a_malformed_lock_is_refused_by_name(
+    change: Callable[[str], str], why: str, tiny: TinyToolchain
+) -> None:
+    path = tiny.folder / "debs.lock"
+    path.write_text(change(lock_text("deb", [ENTRY], "")))
+    with pytest.raises(ConfigError) as caught:
+        load_lock(path, "deb")
+    assert caught.value.error_id == "lock-malformed"
+    assert str(path) in caught.value.what
+    assert why in caught.value.why
+
+
+def test_a_wheel_that_is_not_locked_is_named(tiny: TinyToolchain) -> None:
+    recipe = tiny.folder / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('"1.0"', '"1.1"'))
+    with pytest.raises(ConfigError, match=re.escape("tinycc 1.1 of recipe.toml is not locked")):
+        tiny.recipe()
+
+
+def test_the_ids_change_with_what_they_stand_for(tiny: TinyToolchain) -> None:
+    toolchain_id, image_id = tiny.recipe().id, tiny.recipe().image_id
+    (tiny.folder / "Dockerfile").write_text("FROM scratch\nUSER 1\n")
+    assert tiny.recipe().id == toolchain_id
+    assert tiny.recipe().image_id != image_id
+    tiny.write_lock("1" * 64)
+    assert tiny.recipe().id != toolchain_id
+
+
+@pytest.mark.parametrize("arch", DEBIAN_ARCHS)
+def test_the_locks_of_this_repository_are_complete_and_hold_no_address(
+    arch: str, real_layout: Layout
+) -> None:
+    recipe = Recipe.load(real_layout.containers / "zig", arch)
+    assert {wheel.name for wheel in recipe.wheels} == {"cmake", "ninja", "ziglang"}
+    assert {deb.name for deb in recipe.debs} == set(recipe.deb_names)
+    for name in ("wheels.lock", "debs.lock", "recipe.toml", "Dockerfile"):
+        assert "://" not in (recipe.folder / name).read_text()
