@@ -60,7 +60,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Tell what the user should know although the command goes on."""
         if self._on_github:
-            self._line(f"::warning::{text}")
+            self._line(f"::warning::{_escaped(text)}")
         else:
             self._line(self._paint("33", "WARN") + f" {text}")
 
@@ -110,7 +110,7 @@ class Console:
         if self.as_json:
             self.result("", error.as_dict())
         if self._on_github:
-            self._line(f"::error::{error}")
+            self._line(f"::error::{_escaped(str(error))}")
         self._line(self._paint("31", "error") + f" [{error.error_id}] {error}")
         if error.hint:
             self._line(f"  next: {error.hint}")
@@ -132,6 +132,11 @@ class Console:
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._has_color else text
+
+
+def _escaped(text: str) -> str:
+    """Escape what would end a workflow command of GitHub Actions, or start another one."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _wants_color(is_tty: bool) -> bool:

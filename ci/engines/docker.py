@@ -65,7 +65,6 @@ class DockerEngine:
             name=toolchain,
             id=image.recipe_id,
             tools=TOOLS,
-            compilers_id=self._recipe(toolchain).id,
             description=f"image {record.tag} on {self._daemon.kind} {self._daemon.version}",
             record={
                 "kind": "image",

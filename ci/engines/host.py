@@ -18,10 +18,17 @@ from ci.toolchains.host import HostToolchain, find_toolchain
 from opencoti.console import Console
 
 _ISOLATED: Final = Path(__file__).with_name("isolated.py")
+_PYTHON: Final = (sys.executable, "-I", "-S", str(_ISOLATED))
 _ISOLATION_TEXT: Final = {
     "root": "no network, own process namespace",
     "user": "no network, own user and process namespaces",
 }
+
+
+def isolation_mode() -> str:
+    """Return how this machine lets stages be isolated: `root`, `user`, or an empty string for not at all."""
+    mode = process.run((*_PYTHON, "probe")).text
+    return mode if mode in _ISOLATION_TEXT else ""
 
 
 class HostEngine:
@@ -50,7 +57,6 @@ class HostEngine:
             name=toolchain,
             id=found.id,
             tools=str(self._tools[toolchain]),
-            compilers_id=found.id,
             description=found.description,
             record={"kind": "host", "id": found.id, "description": found.description},
         )
@@ -92,9 +98,8 @@ class HostEngine:
 
     def _prefix(self, console: Console) -> tuple[str, ...]:
         """The words that start a command isolated, as far as this machine allows (told once)."""
-        python = (sys.executable, "-I", "-S", str(_ISOLATED))
         if not self._isolation:
-            self._isolation = process.run((*python, "probe")).text or "none"
+            self._isolation = isolation_mode() or "none"
             if text := _ISOLATION_TEXT.get(self._isolation):
                 console.info(f"engine host: stages run isolated ({text})")
             else:
@@ -102,4 +107,4 @@ class HostEngine:
                     "engine host: this machine allows no namespaces, so stages could reach the network; "
                     "the engine docker has none"
                 )
-        return (*python, self._isolation, str(os.getpid()))
+        return (*_PYTHON, self._isolation, str(os.getpid()))

@@ -18,8 +18,6 @@ class PreparedToolchain:
     Args:
         id: part of every stage key.
         tools: folder with `cmake`, `ninja`, `cc`, `c++`, `ar`, `ranlib`, as a stage sees it.
-        compilers_id: hash of the compilers alone. Engines that run the same ones share the folder of the
-            tools' own caches, which are checked by content.
         description: what it is, for the user.
         record: what a manifest says about it.
     """
@@ -27,7 +25,6 @@ class PreparedToolchain:
     name: str
     id: str
     tools: str
-    compilers_id: str
     description: str
     record: Mapping[str, str] = field(default_factory=dict)
 

@@ -167,7 +167,7 @@ def _toolchains(context: Context, built: BackendBuild) -> tuple[Toolchain, ...]:
             name="zig",
             engine="docker" if built.result.engine == "docker" else "host",
             id=built.result.toolchain_id,
-            image_digest=record.get("image_digest"),
+            image_digest=record.get("image_id"),
         ),
     )
 

@@ -40,6 +40,7 @@ class CachedStage:
     files: Mapping[str, str]
     engine: str
     toolchain_id: str
+    toolchain: Mapping[str, str]
     duration_s: float
     log: Path
 
@@ -125,6 +126,7 @@ def _read_entry(entry: Path, key: str) -> tuple[CachedStage | None, str]:
             files=dict(record["files"]),
             engine=str(record["engine"]),
             toolchain_id=str(record["toolchain_id"]),
+            toolchain={str(name): str(value) for name, value in record["toolchain"].items()},
             duration_s=float(record["duration_s"]),
             log=entry / "log.txt",
         )

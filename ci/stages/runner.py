@@ -29,6 +29,7 @@ class StageResult:
 
     Args:
         files: relative path to SHA-256.
+        toolchain: what the engine recorded of the toolchain, the image's id among it.
         from_cache: nothing was run; `engine`, `duration_s` and `log` are those of the run that made it.
     """
 
@@ -39,6 +40,7 @@ class StageResult:
     from_cache: bool
     engine: str
     toolchain_id: str
+    toolchain: Mapping[str, str]
     duration_s: float
     log: Path
 
@@ -97,6 +99,7 @@ def _from_cache(stage: Stage, hit: CachedStage, console: Console) -> StageResult
         from_cache=True,
         engine=hit.engine,
         toolchain_id=hit.toolchain_id,
+        toolchain=hit.toolchain,
         duration_s=hit.duration_s,
         log=hit.log,
     )
@@ -159,7 +162,7 @@ class _Build:
             folder = self._out.with_name(f"{self._stage.name}.tool-cache")
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            folder = self._layout.cache / "tool-cache" / self._prepared.compilers_id[:16]
+            folder = self._layout.cache / "tool-cache" / f"{self._engine.name}-{self._prepared.id[:16]}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / ".writable").touch()
@@ -197,6 +200,7 @@ class _Build:
             from_cache=False,
             engine=self._engine.name,
             toolchain_id=self._prepared.id,
+            toolchain=dict(self._prepared.record),
             duration_s=duration_s,
             log=stored.log if stored else self._log,
         )

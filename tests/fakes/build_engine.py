@@ -41,7 +41,6 @@ class FakeEngine:
             name=toolchain,
             id=self._prepared_id,
             tools="/tools",
-            compilers_id="c" * 64,
             description="a fake",
             record={"kind": "fake"},
         )
