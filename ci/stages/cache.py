@@ -126,7 +126,7 @@ def _read_entry(entry: Path, key: str) -> tuple[CachedStage | None, str]:
             files=dict(record["files"]),
             engine=str(record["engine"]),
             toolchain_id=str(record["toolchain_id"]),
-            toolchain={str(name): str(value) for name, value in record["toolchain"].items()},
+            toolchain={str(name): str(value) for name, value in dict(record["toolchain"]).items()},
             duration_s=float(record["duration_s"]),
             log=entry / "log.txt",
         )

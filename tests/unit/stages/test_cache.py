@@ -31,7 +31,13 @@ def product(tmp_path: Path) -> Path:
 
 def store(cache: StageCache, product: Path, key: str = KEY) -> Any:
     files = {name: hashlib.sha256((product / name).read_bytes()).hexdigest() for name in ("bin/tool", "data")}
-    facts = {"engine": "host", "toolchain_id": "t", "duration_s": 1.5, "files": files}
+    facts = {
+        "engine": "host",
+        "toolchain_id": "t",
+        "toolchain": {"kind": "host"},
+        "duration_s": 1.5,
+        "files": files,
+    }
     return cache.store(key, "cpu", source=product, log=product.parent / "log", facts=facts)
 
 
