@@ -9,12 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from ci.locks import exclusive_lock
-from ci.package.content import ARGS_NAME, check_args, check_models
+from ci.package.content import ARGS_NAME, check_args, check_models, check_references, model_member
 from ci.package.index import INDEX_NAME, IndexedFile, IndexMode, make_index, render_index
 from ci.package.inputs import open_input
+from ci.package.naming import (
+    OS,
+    WINDOWS_MAX_BYTES,
+    Lane,
+    Product,
+    artifact_name,
+    embedder_name,
+    size_warnings,
+)
 from ci.package.zipreader import check_own_layout, find_archive, read_archive
 from ci.package.zipwriter import (
     NewMember,
@@ -27,7 +36,7 @@ from ci.package.zipwriter import (
 from opencoti import chunks
 from opencoti.console import Console
 from opencoti.errors import ConfigError, OpencotiError, storage_error
-from opencoti.files import require_safe_name, write_atomic
+from opencoti.files import write_atomic
 from opencoti.hashing import sha256_bytes, sha256_stream
 from opencoti.manifest import (
     CHUNKS_SUFFIX,
@@ -46,8 +55,6 @@ from opencoti.manifest import (
     load_manifest,
 )
 
-WINDOWS_MAX_BYTES = 1 << 32
-_OS = "linux"
 _SHOWN_FROM_BYTES = 64 << 20  # smaller ones are done before anyone could read it
 
 
@@ -60,6 +67,8 @@ class PackageInputs:
         entry: the program that the loader starts; its file name is its member name.
         libraries: shared objects beside it: backends and what they link to.
         licences: member name to text, or to a file that holds it.
+        product: the bare engine, or an engine with an embedding model.
+        models: GGUF files, each a member under its own name.
         args: content of `.args`, None for none.
         git_commit: commit of this repository, 40 hex digits.
         patch_set_hash: one hash for the whole series.
@@ -70,12 +79,14 @@ class PackageInputs:
     entry: Path
     libraries: tuple[Path, ...]
     licences: Mapping[str, Path | bytes]
+    product: Product = "llamafile"
+    models: tuple[Path, ...] = ()
     args: bytes | None = None
     version_string: str
     tag: str
     arch: str
     flavor: str | None = None
-    lane: Literal["ape", "elf"] = "elf"
+    lane: Lane = "elf"
     git_commit: str
     git_dirty: bool
     sources: tuple[Source, ...]
@@ -92,9 +103,10 @@ class PackageInputs:
     @property
     def name(self) -> str:
         """File name of the artifact."""
-        return artifact_name(
-            version_string=self.version_string, arch=self.arch, lane=self.lane, flavor=self.flavor
-        )
+        version, arch, lane, flavor = self.version_string, self.arch, self.lane, self.flavor
+        if self.product == "embedder":
+            return embedder_name(version_string=version, tag=self.tag, arch=arch, lane=lane, flavor=flavor)
+        return artifact_name(version_string=version, arch=arch, lane=lane, flavor=flavor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,21 +150,6 @@ class _Job:
         )
 
 
-def artifact_name(*, version_string: str, arch: str, lane: str = "elf", flavor: str | None = None) -> str:
-    """Return the file name of a bare engine artifact.
-
-    Args:
-        version_string: `opencoti-<ver>-<tag>`.
-        arch: `x86_64` or `aarch64`.
-        lane: the elf lane names its system, since its artifact runs on no other.
-        flavor: suffix of a second artifact, `cuda12` for example.
-    """
-    parts = ["opencoti-llamafile", version_string.removeprefix("opencoti-")]
-    parts += [_OS] if lane == "elf" else []
-    parts += [arch, *([flavor] if flavor else [])]
-    return require_safe_name("-".join(parts) + ".llamafile", "the version, tag and architecture")
-
-
 def assemble(inputs: PackageInputs, out_folder: Path, console: Console) -> Packaged:
     """Write artifact, chunk table and manifest, in this order; the old manifest goes first.
 
@@ -170,7 +167,7 @@ def assemble(inputs: PackageInputs, out_folder: Path, console: Console) -> Packa
         job = _Job(
             inputs=inputs,
             artifact=artifact,
-            members=_members(inputs),
+            members=list_members(inputs),
             loader=_measure_loader(inputs.loader),
             console=console,
         )
@@ -182,8 +179,13 @@ def assemble(inputs: PackageInputs, out_folder: Path, console: Console) -> Packa
         return _write(job)
 
 
-def _members(inputs: PackageInputs) -> tuple[NewMember, ...]:
-    """Return all members but the index, sorted by name."""
+def list_members(inputs: PackageInputs) -> tuple[NewMember, ...]:
+    """Return all members but the index, sorted by name.
+
+    Raises:
+        ConfigError: `.args` or a model is not what it must be.
+        UsageError: `member-unreadable`, a model.
+    """
     members = [NewMember(name=path.name, mode=0o755, path=path) for path in (inputs.entry, *inputs.libraries)]
     for name, text in inputs.licences.items():
         if isinstance(text, Path):
@@ -192,7 +194,10 @@ def _members(inputs: PackageInputs) -> tuple[NewMember, ...]:
             members.append(NewMember(name=name, mode=0o644, data=text))
     if inputs.args is not None:
         members.append(NewMember(name=ARGS_NAME, mode=0o644, data=check_args(inputs.args, ARGS_NAME)))
-    check_models(members, [member.name for member in members], inputs.args)
+    members += [model_member(path) for path in inputs.models]
+    names = [member.name for member in members]
+    check_models(members, names, inputs.args)
+    check_references(inputs.args or b"", names)
     return tuple(sorted(members, key=lambda member: member.name))
 
 
@@ -285,7 +290,7 @@ def _describe(job: _Job, *, sha256: str, size: int, members: tuple[Member, ...],
         size=size,
         lane=inputs.lane,
         flavor=inputs.flavor,
-        os=_OS,
+        os=OS,
         arch=inputs.arch,
         version_string=inputs.version_string,
         opencoti_tag=inputs.tag,

@@ -1,30 +1,35 @@
 """What the pipeline calls to package: gathers built files and measured facts, then assembles.
 
-Builds the loader when it is missing; everything else was built by the stages before.
+Always the bare engine; with a model, an artifact with both as well. Builds the loader when it is missing;
+everything else was built by the stages before. What would be done without doing it is `planning`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.build import BackendBuild
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
 from ci.dso.rules import check_elf, role_of, rules_for, unresolved
+from ci.package.arguments import embedder_args
 from ci.package.artifact import Packaged, PackageInputs, assemble
+from ci.package.backends import BackendChoice, choose_backends
+from ci.package.content import model_member
 from ci.package.loader import build_loader, loader_source_hash
+from ci.package.naming import size_warnings
 from ci.package.tag import read_tag
 from ci.repository import repository_facts
 from ci.sources.vendoring import origin_text
 from ci.stages import elf
 from ci.toolchains.host import find_toolchain
-from opencoti.errors import BuildError, ConfigError
+from opencoti.errors import BuildError, ConfigError, UsageError
 from opencoti.manifest import Dso, HostBinary, Patch, Source, Toolchain
 
 # Member name to path in the pinned tree: the licences of everything that is linked into the engine.
-_UPSTREAM_LICENCES = {
+UPSTREAM_LICENCES = {
     "LICENSE.llama.cpp": "LICENSE",
     "LICENSE.nlohmann-json": "licenses/LICENSE-jsonhpp",
     "LICENSE.cpp-httplib": "vendor/cpp-httplib/LICENSE",
@@ -33,24 +38,106 @@ _UPSTREAM_LICENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PackageOptions:
-    """The words of `python -m ci package`."""
+    """The words of `python -m ci package`.
+
+    Attributes:
+        args_file: `.args` of the artifact with a model if there is one, else of the bare engine.
+        model: GGUF to embed.
+        mmproj: its multimodal projector.
+        backends: what `--backends` named, None for all that there are.
+    """
 
     out: Path | None = None
     args_file: Path | None = None
-    is_cpu_only: bool = True
+    model: Path | None = None
+    mmproj: Path | None = None
+    backends: tuple[str, ...] | None = None
+    is_cpu_only: bool = False
+
+    @property
+    def models(self) -> tuple[Path, ...]:
+        """The model files."""
+        return tuple(path for path in (self.model, self.mmproj) if path is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackagedSet:
+    """What one call of `package` made."""
+
+    engine: Packaged
+    embedder: Packaged | None = None
 
 
 def package(context: Context, built: BackendBuild, options: PackageOptions) -> Packaged:
-    """Assemble the engine artifact, unless the one in place is exactly what the inputs give.
+    """Assemble the engine artifact alone; see `package_set`."""
+    return package_set(context, built, replace(options, model=None, mmproj=None)).engine
+
+
+def package_set(context: Context, built: BackendBuild, options: PackageOptions) -> PackagedSet:
+    """Assemble the engine artifact and, with a model, the one that holds both.
+
+    An artifact that is exactly what the inputs give is left alone.
 
     Raises:
         OpencotiError: an input is missing, or the result cannot be written.
     """
+    check_request(options)
+    choice = choose_backends(options.backends, built=[built.backend], is_cpu_only=options.is_cpu_only)
+    for item in choice.skipped:
+        context.console.warn(f"{item.backend} is not in the artifact: {item.reason}")
     out = options.out or context.layout.dist / "llamafile"
-    return assemble(_inputs(context, built, options), out, context.console)
+    inputs = _inputs(context, built, options, choice)
+    engine = _assemble(context, inputs, out)
+    if options.model is None:
+        return PackagedSet(engine=engine)
+    return PackagedSet(engine=engine, embedder=_assemble(context, _with_model(inputs, options), out))
 
 
-def _inputs(context: Context, built: BackendBuild, options: PackageOptions) -> PackageInputs:
+def check_request(options: PackageOptions) -> None:
+    """Refuse what can be seen to be wrong before anything is built.
+
+    Raises:
+        UsageError: `mmproj-without-model`; `member-unreadable`.
+        ConfigError: `model-not-gguf`, `model-name-refused`, `args-unreadable`.
+    """
+    if options.mmproj is not None and options.model is None:
+        raise UsageError(
+            "mmproj-without-model",
+            f"--mmproj {options.mmproj} has no model to go with",
+            hint="add --with-model PATH",
+        )
+    for path in options.models:
+        model_member(path)
+    read_args(options)
+
+
+def _assemble(context: Context, inputs: PackageInputs, out: Path) -> Packaged:
+    done = assemble(inputs, out, context.console)
+    for text in size_warnings(done.artifact.name, done.size, inputs.lane):
+        context.console.warn(text)
+    return done
+
+
+def _with_model(inputs: PackageInputs, options: PackageOptions) -> PackageInputs:
+    """Return the inputs of the artifact with the model, from those of the bare engine."""
+    return replace(
+        inputs, product="embedder", models=options.models, args=embedder_arguments(inputs.entry, options)
+    )
+
+
+def embedder_arguments(engine: Path, options: PackageOptions) -> bytes:
+    """Return the `.args` of the artifact with a model: the file that was given, or generated ones."""
+    assert options.model is not None
+    given = read_args(options)
+    if given is not None:
+        return given
+    mmproj = options.mmproj.name if options.mmproj else None
+    return embedder_args(engine, lane="elf", model=options.model.name, mmproj=mmproj)
+
+
+def _inputs(
+    context: Context, built: BackendBuild, options: PackageOptions, choice: BackendChoice
+) -> PackageInputs:
     facts = {name: inspect_elf(built.folder / name) for name in elf.product_names(built.arch)}
     require_sound(facts)
     variants = elf.variant_names(built.arch)
@@ -60,7 +147,7 @@ def _inputs(context: Context, built: BackendBuild, options: PackageOptions) -> P
         entry=built.folder / elf.SERVER,
         libraries=tuple(built.folder / name for name in (*elf.CORE_LIBRARIES, *variants)),
         licences=_licences(context, built),
-        args=_args(options),
+        args=None if options.model else read_args(options),
         version_string=built.version_string,
         tag=read_tag(context.layout.opencoti_tag),
         arch=built.arch,
@@ -73,7 +160,8 @@ def _inputs(context: Context, built: BackendBuild, options: PackageOptions) -> P
         host_binary=_host_binary(facts[elf.SERVER]),
         cpu_variants=elf.CPU_VARIANTS[built.arch],
         dsos=tuple(_dso(name, facts[name], built) for name in variants),
-        is_cpu_only=options.is_cpu_only,
+        skipped_backends=choice.skipped,
+        is_cpu_only=choice.is_cpu_only,
     )
 
 
@@ -102,29 +190,31 @@ def require_sound(facts: Mapping[str, ElfFacts]) -> None:
 
 def _loader(context: Context, arch: str) -> Path:
     """Return the compiled loader, from the cache when sources and compiler are the same."""
-    toolchain = find_toolchain("zig", context.layout)
-    path = (
-        context.layout.cache
-        / "loaders"
-        / f"{loader_source_hash()[:16]}-{toolchain.id[:16]}"
-        / f"loader-{arch}"
-    )
+    path = loader_path(context, arch)
     if not path.is_file():
-        zig = toolchain.prepare(context.console).parent / "zig" / "zig"
+        zig = find_toolchain("zig", context.layout).prepare(context.console).parent / "zig" / "zig"
         context.console.info("compiling the loader")
         build_loader(zig, path, arch=arch, cache=context.layout.cache / "tool-cache" / "loader")
     return path
 
 
+def loader_path(context: Context, arch: str) -> Path:
+    """Return where the loader of these sources and this compiler lies, or will lie."""
+    toolchain = find_toolchain("zig", context.layout)
+    key = f"{loader_source_hash()[:16]}-{toolchain.id[:16]}"
+    return context.layout.cache / "loaders" / key / f"loader-{arch}"
+
+
 def _licences(context: Context, built: BackendBuild) -> dict[str, Path | bytes]:
     licences: dict[str, Path | bytes] = {
-        name: built.source.folder / path for name, path in _UPSTREAM_LICENCES.items()
+        name: built.source.folder / path for name, path in UPSTREAM_LICENCES.items()
     }
     licences["LICENSE.opencoti"] = context.layout.root / "LICENSE"
     return licences
 
 
-def _args(options: PackageOptions) -> bytes | None:
+def read_args(options: PackageOptions) -> bytes | None:
+    """Return the bytes of `--with-args`, None without it. Raises `ConfigError` (`args-unreadable`)."""
     if options.args_file is None:
         return None
     try:

@@ -8,9 +8,11 @@ from pathlib import Path
 from ci.package.inputs import open_input
 from ci.package.zipwriter import NewMember
 from opencoti.errors import ConfigError
+from opencoti.files import is_safe_name
 
 ARGS_NAME = ".args"
 USER_ARGS = "..."
+MODEL_PREFIX = "/zip/"
 _GGUF_MAGIC = b"GGUF"
 _MAX_ARGS_BYTES = 1 << 16
 _MODEL_OPTIONS = ("-m", "--model")
@@ -63,6 +65,44 @@ def check_models(members: Sequence[NewMember], names: Sequence[str], args: bytes
             f"the archive would hold {len(models)} models: {', '.join(models)}",
             why=f"the engine cannot know which one to load, since {ARGS_NAME} has no `-m`",
             hint=f"add `-m` and `/zip/{models[0]}` to {ARGS_NAME}, or embed one model only",
+        )
+
+
+def model_member(path: Path) -> NewMember:
+    """Return the member for a model file; it keeps its name.
+
+    Raises:
+        ConfigError: `model-name-refused`, `model-not-gguf`.
+        UsageError: `member-unreadable`.
+    """
+    if not is_safe_name(path.name) or path.name.startswith("."):
+        raise ConfigError(
+            "model-name-refused",
+            f"cannot embed {path}",
+            why="a member's name holds letters, digits and . _ + - only and does not begin with a dot",
+            hint="give the model through a link with such a name: its name is kept in the artifact",
+        )
+    member = NewMember(name=path.name, mode=0o644, path=path)
+    _check_gguf(member)
+    return member
+
+
+def check_references(args: bytes, names: Sequence[str]) -> None:
+    """Check that every `/zip/…` of `.args` is a member.
+
+    Raises:
+        ConfigError: `args-member-missing`; the loader would stop at it.
+    """
+    lines = args.decode("utf-8", "replace").split("\n")
+    missing = [
+        line for line in lines if line.startswith(MODEL_PREFIX) and line[len(MODEL_PREFIX) :] not in names
+    ]
+    if missing:
+        raise ConfigError(
+            "args-member-missing",
+            f"{ARGS_NAME} names {missing[0]}",
+            why="the artifact has no such member",
+            hint="embed the file (--with-model, --mmproj), or mend the line",
         )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from ci.package.artifact import WINDOWS_MAX_BYTES, progress
+from ci.package.artifact import progress
 from ci.package.content import ARGS_NAME, check_args, check_models
 from ci.package.inputs import Input, open_input
+from ci.package.naming import WINDOWS_MAX_BYTES
 from ci.package.zipreader import Archive, find_archive
 from ci.package.zipwriter import NewMember, WriteOptions, WrittenArchive, write_archive
 from opencoti.console import Console

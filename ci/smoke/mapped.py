@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ci.smoke import procfs
 from ci.smoke.scratch import Scratch
 from ci.smoke.watch import OpenWatch
+from opencoti import procfs
 from opencoti.errors import VerificationError
 from opencoti.evidence import MappedFile
 from opencoti.hashing import sha256_file

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from ci import process
-from ci.smoke import procfs
 from ci.smoke.failures import died_error, log_tail, start_error
 from ci.smoke.loopback import Loopback
-from ci.smoke.procfs import Listener
 from ci.smoke.scratch import MARK_VARIABLE, Scratch
+from opencoti import procfs
 from opencoti.errors import OpencotiError, VerificationError
+from opencoti.procfs import Listener
 
 _POLL_S: Final = 0.05
 _PROBE_TIMEOUT_S: Final = 5.0

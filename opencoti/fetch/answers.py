@@ -68,18 +68,27 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What is asked for: the bytes from `offset` on, if the file is still the one of `validator`."""
+    """What is asked for: the bytes from `offset` up to `end`, if the file still has the validator.
+
+    `end` is the first byte that is not asked for; None asks for everything from `offset` on.
+    """
 
     offset: int = 0
+    end: int | None = None
     etag: str = ""
     last_modified: str = ""
     total: int | None = None
 
+    @property
+    def is_part(self) -> bool:
+        """Whether less than the whole file is asked for, as far as the server can tell."""
+        return self.offset > 0 or self.end is not None
+
     def headers(self) -> dict[str, str]:
         """Return the request headers. Bytes must come as they are: `identity`."""
         headers = {"accept-encoding": "identity", "accept": "*/*"}
-        if self.offset:
-            headers["range"] = f"bytes={self.offset}-"
+        if self.is_part:
+            headers["range"] = f"bytes={self.offset}-{'' if self.end is None else self.end - 1}"
             if validator := self.etag or self.last_modified:
                 headers["if-range"] = validator
         return headers
@@ -109,7 +118,7 @@ def judge(ask: Ask, head: Head, url: str, *, now: datetime | None = None) -> Bod
         return BodyPlan(offset=0, total=_content_length(head))
     if head.status == 206:
         return _judge_part(ask, head)
-    if head.status in _STALE_RANGE and ask.offset:
+    if head.status in _STALE_RANGE and ask.is_part:
         raise TransferFailure(
             f"the server cannot go on from byte {ask.offset} (status {head.status})", is_range_useless=True
         )
@@ -122,20 +131,22 @@ def judge(ask: Ask, head: Head, url: str, *, now: datetime | None = None) -> Bod
 
 def _judge_part(ask: Ask, head: Head) -> BodyPlan:
     match = _CONTENT_RANGE.fullmatch(head.headers.get("content-range", "").strip())
-    if not ask.offset or match is None or head.is_encoded:
+    if not ask.is_part or match is None or head.is_encoded:
         raise _useless("the server answered with a part that was not asked for")
     first, last = int(match[1]), int(match[2])
     total = None if match[3] == "*" else int(match[3])
     if first != ask.offset:
         raise _useless(f"asked for byte {ask.offset} on, the server sent byte {first} on")
-    if last < first or (total is not None and last != total - 1):
-        raise _useless(f"the server sent bytes {first}-{last} of {match[3]}, not the rest of the file")
+    wanted = total if ask.end is None else ask.end
+    if last < first or (wanted is not None and last != wanted - 1):
+        asked = "the rest of the file" if ask.end is None else f"bytes {ask.offset}-{ask.end - 1}"
+        raise _useless(f"the server sent bytes {first}-{last} of {match[3]}, not {asked}")
     length = _content_length(head)
     if length is not None and length != last - first + 1:
         raise _useless(f"Content-Range and Content-Length disagree ({last - first + 1} and {length} bytes)")
     if ask.total not in (None, total) or (ask.etag and head.etag and ask.etag != head.etag):
         raise _useless("the file on the server changed")
-    return BodyPlan(offset=first, total=last + 1 if total is None else total)
+    return BodyPlan(offset=first, total=last + 1 if total is None and ask.end is None else total)
 
 
 def _content_length(head: Head) -> int | None:

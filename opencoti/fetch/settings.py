@@ -14,6 +14,8 @@ _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 DEFAULT_TRIES = 6
 DEFAULT_TIMEOUT_S = 30.0
+DEFAULT_CONNECTIONS = 4
+MAX_CONNECTIONS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +27,14 @@ class Limits:
         min_bytes_per_s: slower than this counts as a stall.
         tries: attempts in a row that may bring nothing new.
         longest_wait_s: a server that asks for a longer pause than this is given up.
+        connections: how many ranges are asked for at once, where a chunk table is known.
     """
 
     timeout_s: float = DEFAULT_TIMEOUT_S
     min_bytes_per_s: float = 1024.0
     tries: int = DEFAULT_TRIES
     longest_wait_s: float = 120.0
+    connections: int = DEFAULT_CONNECTIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,15 @@ class Settings:
             limits=Limits(
                 timeout_s=_number(environ, "OPENCOTI_TIMEOUT_S", DEFAULT_TIMEOUT_S, smallest=0.1),
                 tries=int(_number(environ, "OPENCOTI_TRIES", DEFAULT_TRIES, smallest=1)),
+                connections=int(
+                    _number(
+                        environ,
+                        "OPENCOTI_CONNECTIONS",
+                        DEFAULT_CONNECTIONS,
+                        smallest=1,
+                        largest=MAX_CONNECTIONS,
+                    )
+                ),
             ),
         )
 
@@ -72,7 +85,9 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
     return text in _TRUE
 
 
-def _number(environ: Mapping[str, str], name: str, default: float, *, smallest: float) -> float:
+def _number(
+    environ: Mapping[str, str], name: str, default: float, *, smallest: float, largest: float = 86_400
+) -> float:
     text = environ.get(name, "").strip()
     if not text:
         return default
@@ -80,8 +95,8 @@ def _number(environ: Mapping[str, str], name: str, default: float, *, smallest: 
         value = float(text)
     except ValueError as exc:
         raise _bad(name, text, "a number") from exc
-    if not smallest <= value <= 86_400:
-        raise _bad(name, text, f"a number from {smallest:g} to 86400")
+    if not smallest <= value <= largest:
+        raise _bad(name, text, f"a number from {smallest:g} to {largest:g}")
     return value
 
 

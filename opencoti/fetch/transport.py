@@ -26,10 +26,14 @@ _CONNECT_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An answer whose body is still to be read: `blocks` may be consumed once, while it is open."""
+    """An answer whose body is still to be read: `blocks` may be consumed once, while it is open.
+
+    `url` is where the redirects ended.
+    """
 
     head: Head
     blocks: Iterator[bytes]
+    url: str = ""
 
 
 class Transport(Protocol):
@@ -86,7 +90,8 @@ class HttpxTransport:
                 status=response.status_code,
                 headers={name.lower(): value for name, value in response.headers.items()},
             )
-            yield Answer(head=head, blocks=self._blocks(response, is_encoded=head.is_encoded))
+            blocks = self._blocks(response, is_encoded=head.is_encoded)
+            yield Answer(head=head, blocks=blocks, url=str(response.url))
         finally:
             response.close()
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ci.smoke import procfs
 from ci.smoke.identity import Expected
 from ci.smoke.run import Plan, smoke
 from ci.smoke.scratch import MARK_VARIABLE
 from ci.smoke.server import Limits
+from opencoti import procfs
 from opencoti.errors import MissingError, OpencotiError, StorageError, UsageError, VerificationError
 from opencoti.evidence import Evidence
 from opencoti.hashing import sha256_bytes

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ci.locks import exclusive_lock
-from ci.package.artifact import PackageInputs, artifact_name, assemble
+from ci.package.artifact import PackageInputs, assemble
 from ci.package.index import INDEX_NAME, parse_index
+from ci.package.naming import artifact_name
 from ci.package.zipwriter import NewMember, write_archive
 from opencoti import chunks
 from opencoti.errors import BusyError, ConfigError, OpencotiError, UsageError

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ci.smoke import procfs, scratch
+from ci.smoke import scratch
 from ci.smoke.failures import describe_exit, died_error, log_tail, start_error
 from ci.smoke.scratch import PLANTED_NAME, plant, scratch_folder
 from ci.smoke.watch import OpenWatch
+from opencoti import procfs
 from opencoti.errors import MissingError, StorageError, VerificationError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the smoke test reads /proc")

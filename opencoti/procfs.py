@@ -7,6 +7,7 @@ which process listens on a port; who belongs to a run.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ _PROC: Final = Path("/proc")
 _LISTENING: Final = "0A"
 _ZOMBIE: Final = "Z"
 _DELETED: Final = " (deleted)"
-_LOOPBACK: Final = frozenset({"0100007F", "00000000000000000000000001000000"})
+# As the kernel prints addresses: words in host byte order. ::1, and ::ffff:127.x.x.x.
+_LOOPBACK_6: Final = "00000000000000000000000001000000"
+_MAPPED_4: Final = "0000000000000000FFFF0000"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,65 @@ def executable(pid: int) -> Path | None:
         return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """A process that cannot be mistaken for a later one with the same number.
+
+    `start` counts clock ticks since boot, `boot` names that boot.
+    """
+
+    pid: int
+    start: int
+    boot: str
+    executable: str
+
+
+def identify(pid: int) -> Identity | None:
+    """Return who a live process is, None when it is gone or a zombie.
+
+    The executable is empty where it may not be read (another user's process).
+    """
+    fields = _stat_fields(pid)
+    if fields is None or fields[0] == _ZOMBIE:
+        return None
+    return Identity(pid=pid, start=int(fields[19]), boot=boot_id(), executable=str(executable(pid) or ""))
+
+
+def is_same_process(known: Identity) -> bool:
+    """Tell whether a process is still the one that was identified (case B47).
+
+    The executable is left out: a program may replace itself and stay the same process.
+    """
+    now = identify(known.pid)
+    return now is not None and (now.start, now.boot) == (known.start, known.boot)
+
+
+def boot_id() -> str:
+    """Return the name of this boot, empty where the kernel gives none."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def resident_bytes(pid: int) -> int:
+    """Return how much memory a process holds, 0 when it is gone."""
+    try:
+        pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of `/proc/PID/stat` after the name, None when the process is gone."""
+    try:
+        # The name in parentheses may hold anything, so what follows is counted from the last one.
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
 def members(session: int, mark: str) -> tuple[int, ...]:
     """Return the live processes of a run: those in its session, and those with `mark` in their environment.
 
@@ -87,12 +149,8 @@ def members(session: int, mark: str) -> tuple[int, ...]:
 
 
 def _is_member(pid: int, session: int, mark: bytes) -> bool:
-    try:
-        # The name in parentheses may hold anything, so what follows is counted from the last one.
-        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return False
-    if fields[0] == _ZOMBIE:
+    fields = _stat_fields(pid)
+    if fields is None or fields[0] == _ZOMBIE:
         return False
     if int(fields[3]) == session:
         return True
@@ -117,7 +175,16 @@ def _listeners_of(table: Path) -> Iterator[Listener]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTENING:
             address, _, port = fields[1].partition(":")
-            yield Listener(port=int(port, 16), inode=int(fields[9]), is_loopback=address in _LOOPBACK)
+            yield Listener(port=int(port, 16), inode=int(fields[9]), is_loopback=_is_loopback(address))
+
+
+def _is_loopback(address: str) -> bool:
+    """Tell whether only programs of this machine reach an address: 127.x.x.x, also as IPv6, or ::1."""
+    word = address.removeprefix(_MAPPED_4) if len(address) > 8 else address
+    if len(word) == 8:
+        first = word[6:8] if sys.byteorder == "little" else word[:2]
+        return first == "7F"
+    return address == (_LOOPBACK_6 if sys.byteorder == "little" else "0" * 31 + "1")
 
 
 def sockets_of(pids: Iterable[int]) -> dict[int, int]:

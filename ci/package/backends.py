@@ -1,0 +1,85 @@
+"""Which backends an artifact is to have, and what follows from those that cannot be had. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opencoti.errors import BuildError, UsageError
+from opencoti.manifest import SkippedBackend
+
+KNOWN: Final = ("cpu", "cuda12", "cuda13", "rocm", "vulkan")
+_CUDA: Final = ("cuda12", "cuda13")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendChoice:
+    """What goes in, beside the CPU variants, which always do.
+
+    Attributes:
+        gpu: backends to embed.
+        skipped: asked for, and left out.
+        is_cpu_only: nobody wants a GPU backend in it.
+    """
+
+    gpu: tuple[str, ...] = ()
+    skipped: tuple[SkippedBackend, ...] = ()
+    is_cpu_only: bool
+
+
+def parse_backends(text: str) -> tuple[str, ...]:
+    """Read a list such as `cpu,vulkan`.
+
+    Raises:
+        UsageError: `backend-unknown`; `cuda-twice`, the engine's loader knows one CUDA library only.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in KNOWN:
+            close = difflib.get_close_matches(name, KNOWN, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"backends are {', '.join(KNOWN)}"
+            raise UsageError("backend-unknown", f"there is no backend {name[:80]!r}", hint=hint)
+    if set(_CUDA) <= set(names):
+        raise UsageError(
+            "cuda-twice",
+            f"an artifact cannot hold both {' and '.join(_CUDA)}",
+            why="the engine loads one library of the name ggml-cuda",
+            hint="make two artifacts, the second one with --flavor cuda12",
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def choose_backends(asked: Sequence[str] | None, *, built: Sequence[str], is_cpu_only: bool) -> BackendChoice:
+    """Decide on the GPU backends.
+
+    Args:
+        asked: what `--backends` named, None if it was not given.
+        built: backends that are there to be embedded.
+        is_cpu_only: `--cpu-only` was given. Naming no backend counts as this too as long as there is no
+            GPU backend to embed.
+
+    Raises:
+        UsageError: `cpu-only-contradicted`.
+        BuildError: `no-gpu-backend`, GPU backends were asked for and there would be none.
+    """
+    gpu = [name for name in asked or () if name != "cpu"]
+    if is_cpu_only and gpu:
+        raise UsageError(
+            "cpu-only-contradicted", f"--cpu-only and --backends {','.join(gpu)} exclude each other"
+        )
+    possible = [name for name in built if name != "cpu"]
+    wanted = gpu if asked is not None else ([] if is_cpu_only else possible)
+    found = tuple(name for name in wanted if name in possible)
+    skipped = tuple(
+        SkippedBackend(backend=name, reason="it was not built") for name in wanted if name not in found
+    )
+    if wanted and not found:
+        raise BuildError(
+            "no-gpu-backend",
+            "the artifact would have no GPU backend",
+            why="; ".join(f"{item.backend}: {item.reason}" for item in skipped),
+            hint="give --cpu-only if that is what you want",
+        )
+    return BackendChoice(gpu=found, skipped=skipped, is_cpu_only=not wanted)

@@ -1,0 +1,107 @@
+"""What `package` would do in this checkout, as it is now: looks at files, builds and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ci.build import LANE, host_arch, version_string
+from ci.context import Context
+from ci.package.backends import choose_backends
+from ci.package.command import (
+    UPSTREAM_LICENCES,
+    PackageOptions,
+    check_request,
+    embedder_arguments,
+    loader_path,
+    read_args,
+)
+from ci.package.content import ARGS_NAME, model_member
+from ci.package.naming import artifact_name, embedder_name
+from ci.package.plan import PackagePlan, PlannedArtifact, PlannedMember, file_size, plan_artifact, plan_member
+from ci.package.tag import read_tag
+from ci.package.zipwriter import NewMember
+from ci.pins import SourcePin
+from ci.sources.lanes import Lane, find_lane
+from ci.stages import elf
+
+_STALE_NOTE = "sizes are those of the files as built now; what is stale or missing is built first"
+
+
+def plan_package(context: Context, options: PackageOptions) -> PackagePlan:
+    """Return what `package_set` with these options would embed.
+
+    Raises:
+        OpencotiError: what can be seen to be wrong with the options or the checkout before building.
+    """
+    check_request(options)
+    choice = choose_backends(options.backends, built=["cpu"], is_cpu_only=options.is_cpu_only)
+    planner = _Planner(context, options)
+    artifacts = [planner.engine()]
+    if options.model is not None:
+        artifacts.append(planner.embedder())
+    return PackagePlan(
+        version_string=planner.version_string,
+        is_cpu_only=choice.is_cpu_only,
+        artifacts=tuple(artifacts),
+        skipped=choice.skipped,
+        notes=(_STALE_NOTE,),
+    )
+
+
+class _Planner:
+    """Facts of this checkout that every artifact of one plan shares."""
+
+    def __init__(self, context: Context, options: PackageOptions) -> None:
+        self._context = context
+        self._options = options
+        self._arch = host_arch()
+        self._lane: Lane = find_lane(context.layout, LANE)
+        pin = SourcePin.load(self._lane.pin)
+        self.version_string = version_string(context, pin)
+        self._built = context.layout.dist / "backends" / "cpu" / pin.version
+        self._out = options.out or context.layout.dist / "llamafile"
+
+    def engine(self) -> PlannedArtifact:
+        """Plan the bare engine."""
+        name = artifact_name(version_string=self.version_string, arch=self._arch)
+        return self._artifact(name, [], None if self._options.model else read_args(self._options))
+
+    def embedder(self) -> PlannedArtifact:
+        """Plan the artifact with the model."""
+        tag = read_tag(self._context.layout.opencoti_tag)
+        name = embedder_name(version_string=self.version_string, tag=tag, arch=self._arch)
+        models = [plan_member(model_member(path), str(path)) for path in self._options.models]
+        server = self._built / elf.SERVER
+        if self._options.args_file is None and file_size(server) is None:
+            # The options are read off the engine, which is not there yet.
+            models.append(PlannedMember(name=ARGS_NAME, mode=0o644, size=None, origin="generated"))
+            return self._artifact(name, models, None)
+        return self._artifact(name, models, embedder_arguments(server, self._options))
+
+    def _artifact(self, name: str, extra: list[PlannedMember], args: bytes | None) -> PlannedArtifact:
+        members = [*self._shared(), *extra]
+        if args is not None:
+            origin = str(self._options.args_file or "generated")
+            members.append(plan_member(NewMember(name=ARGS_NAME, mode=0o644, data=args), origin))
+        return plan_artifact(
+            self._out / name,
+            members,
+            lane="elf",
+            loader_size=file_size(loader_path(self._context, self._arch)),
+            version_string=self.version_string,
+            entry=elf.SERVER,
+            args=args,
+        )
+
+    def _shared(self) -> Iterator[PlannedMember]:
+        for name in elf.product_names(self._arch):
+            yield self._file(name, self._built / name, 0o755)
+        for name, inside in UPSTREAM_LICENCES.items():
+            yield self._file(name, self._lane.tree / inside, 0o644)
+        yield self._file("LICENSE.opencoti", self._context.layout.root / "LICENSE", 0o644)
+
+    def _file(self, name: str, path: Path, mode: int) -> PlannedMember:
+        member = NewMember(name=name, mode=0o755 if mode == 0o755 else 0o644, path=path)
+        root = self._context.layout.root
+        return plan_member(member, str(path.relative_to(root) if path.is_relative_to(root) else path))
