@@ -39,6 +39,7 @@ def ours(session: nox.Session, package: str, *words: str) -> None:
         "--shared-words",
         *session.posargs,
         external=True,
+        stderr=None,  # nox would merge it into stdout, which carries results only
         **INTERRUPT,
     )
 

@@ -22,7 +22,6 @@ from ci.package.naming import (
     Product,
     artifact_name,
     embedder_name,
-    size_warnings,
 )
 from ci.package.zipreader import check_own_layout, find_archive, read_archive
 from ci.package.zipwriter import (

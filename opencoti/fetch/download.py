@@ -3,11 +3,12 @@
 States of the partial between attempts: *empty*, *prefix* (its bytes went through the hash), *complete*. Every
 attempt starts by asking for what is missing. Two rules keep it honest: the pinned SHA-256 alone decides, and
 bytes that came from more than one answer get one second chance from zero before they are called wrong.
-Chunk tables, several ranges at once and seeding from an older file are not done here.
+Where a chunk table is known, `ranged` does the work instead.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from opencoti.console import Console
 from opencoti.errors import NetworkError, VerificationError
 from opencoti.fetch import store
 from opencoti.fetch.answers import Ask, BodyPlan, Head, TransferFailure, judge
-from opencoti.fetch.pace import Patience, SpeedGuard, repeat
+from opencoti.fetch.pace import Patience, SpeedGuard, announcement, given_up, repeat
 from opencoti.fetch.partial import Partial, ResumeNote
 from opencoti.fetch.progress import Progress
 from opencoti.fetch.settings import Limits
@@ -31,20 +32,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """The outside of a download; tests put in their own."""
+    """The outside of a download; tests put in their own. `pause` is a sleep that an event ends early."""
 
     transport: Transport
     sleep: Callable[[float], None] = time.sleep
+    pause: Callable[[threading.Event, float], object] = threading.Event.wait
     clock: Callable[[], float] = time.monotonic
     free_bytes: Callable[[Path], int] = store.free_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """What a finished transfer moved: bytes that arrived now, and bytes of an earlier run that were kept."""
+    """What a finished transfer moved.
+
+    Attributes:
+        transferred_bytes: arrived now.
+        resumed_from: bytes of an earlier run that were kept.
+        seeded_bytes: came from an older file on this machine.
+    """
 
     transferred_bytes: int
     resumed_from: int
+    seeded_bytes: int = 0
 
 
 class Download:
@@ -215,21 +224,11 @@ class Download:
             raise store.write_failure(exc, self._slot, needed=needed, free=free) from exc
 
     def _announce(self, failure: TransferFailure, pause_s: float) -> None:
-        start = "starting from the beginning" if failure.is_range_useless else "trying again"
-        how = f"{start} in {pause_s:.1f} s" if pause_s else start
-        self._console.info(f"{self._slot.name}: {failure.reason}; {how}")
+        self._console.info(f"{self._slot.name}: {announcement(failure, pause_s)}")
 
     def _given_up(self, failure: TransferFailure, patience: Patience) -> NetworkError:
-        why = f"{failure.reason} (gave up after {patience.attempts} attempts)"
-        if failure.retry_after_s is not None:
-            why += f"; it asks for a pause of {failure.retry_after_s:.0f} s"
         kept = f", which goes on from byte {self._part.size}" if self._part.size else ""
-        return NetworkError(
-            "download-failed",
-            f"cannot download {self._url}",
-            why=why,
-            hint=f"check the network and the proxy settings, then run the command again{kept}",
-        )
+        return given_up(self._url, failure, attempts=patience.attempts, kept=kept)
 
     def _mismatch(self) -> VerificationError:
         why = f"expected sha256 {self._sha256}, got {self._part.hexdigest()} ({self._part.size} bytes)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from opencoti.errors import NetworkError
 from opencoti.fetch.answers import TransferFailure
 from opencoti.fetch.settings import Limits
 
@@ -96,6 +97,25 @@ def repeat(
         reraise=True,
     )
     return retrying(attempt)
+
+
+def given_up(url: str, failure: TransferFailure, *, attempts: int, kept: str) -> NetworkError:
+    """Describe a transfer that ended without the file; `kept` says what the next run can use."""
+    why = f"{failure.reason} (gave up after {attempts} attempts)"
+    if failure.retry_after_s is not None:
+        why += f"; it asks for a pause of {failure.retry_after_s:.0f} s"
+    return NetworkError(
+        "download-failed",
+        f"cannot download {url}",
+        why=why,
+        hint=f"check the network and the proxy settings, then run the command again{kept}",
+    )
+
+
+def announcement(failure: TransferFailure, pause_s: float) -> str:
+    """Return what to tell about a failure that is followed by another try."""
+    start = "starting from the beginning" if failure.is_range_useless else "trying again"
+    return f"{failure.reason}; {start} in {pause_s:.1f} s" if pause_s else f"{failure.reason}; {start}"
 
 
 def _failure_of(state: RetryCallState) -> TransferFailure:

@@ -93,6 +93,10 @@ class Partial:
             rest = rest[written:]
         self._take(block)
 
+    def rewind(self) -> None:
+        """Know no byte any more; those on disk stay."""
+        self._forget()
+
     def restart(self) -> None:
         """Drop all bytes. Raises `OSError`."""
         os.ftruncate(self._handle, 0)

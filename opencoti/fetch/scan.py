@@ -116,11 +116,10 @@ def _share(source: int, target: int, size: int, offset: int, start: int) -> bool
     return False
 
 
-def _by_digest(table: ChunkTable, board: Board) -> Mapping[bytes, tuple[int, ...]]:
-    wanted: dict[bytes, tuple[int, ...]] = {}
+def _by_digest(table: ChunkTable, board: Board) -> Mapping[bytes, list[int]]:
+    wanted: dict[bytes, list[int]] = {}
     for number in board.missing_numbers():
-        digest = table.digest(number)
-        wanted[digest] = (*wanted.get(digest, ()), number)
+        wanted.setdefault(table.digest(number), []).append(number)
     return wanted
 
 
@@ -155,7 +154,7 @@ def _scan(
                 block = next(blocks, None)
             if block is None:
                 return
-            data = memoryview(os.pread(handle, block[1], block[0]))
+            data = memoryview(_read(handle, *block))
             pieces = range(0, len(data), chunk_size)
             visit(block[0], [hashlib.sha256(data[at : at + chunk_size]).digest() for at in pieces], data)
             with lock:
@@ -171,6 +170,13 @@ def _scan(
         except BaseException:
             stop.set()
             raise
+
+
+def _read(handle: int, offset: int, size: int) -> bytes:
+    """Return a block; what cannot be read is not there, and comes from the network."""
+    with suppress(OSError):
+        return os.pread(handle, size, offset)
+    return b""
 
 
 def _blocks(handle: int, block_bytes: int) -> Iterator[tuple[int, int]]:

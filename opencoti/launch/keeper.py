@@ -8,7 +8,7 @@ It is the parent of the engine, and the reason why no engine outlives its launch
 - it keeps the engine's log file below its cap, so that no reader is needed and no pipe can fill up.
 
 Protocol, JSON lines. In: the plan, then `{"do": "detach"}` or `{"do": "stop", "grace_s": …}`. Out:
-`{"started": pid}`, `{"refused": errno, "shell": bool}` or `{"ended": code}`; a signal is a negative code.
+`{"started": pid}`, `{"refused": errno}`, `{"detached": true}`, `{"ended": code}`; a signal is a negative code.
 """
 
 # The launcher may run this file under any Python 3.11 or later with `-I -S`.
@@ -47,6 +47,7 @@ class Keeper:
         self.launcher: int = plan["launcher"]
         self.plan = plan
         self.is_detached = False
+        self.is_orphan = False
         self.code: int | None = None
         self.group = 0
         self.stop_grace_s: float | None = None
@@ -94,24 +95,28 @@ class Keeper:
             self._wait(_TICK_S)
             self._cap_log()
         self._end_all(self.stop_grace_s or 0.0)
-        if self.is_transient:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove_folder()
         _say({"ended": self.code})
         return 0
 
+    def _remove_folder(self) -> None:
+        """Remove the files of an engine whose launcher is gone; a living launcher reads the log first."""
+        if self.is_transient and self.is_orphan:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def _wait(self, timeout_s: float) -> None:
         """Sleep until something happens: an order, the end of a process, or the tick."""
-        watched = [WAKE[0]] if self.is_detached else [WAKE[0], sys.stdin.fileno()]
+        is_attached = not self.is_detached and not self.is_orphan
+        watched = [WAKE[0], sys.stdin.fileno()] if is_attached else [WAKE[0]]
         ready, _, _ = select.select(watched, [], [], timeout_s)
         if WAKE[0] in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(WAKE[0], 4096)
-        if not self.is_detached:
-            if sys.stdin.fileno() in ready:
-                self._read_orders()
-            elif os.getppid() != self.launcher:
-                # A forked child of the launcher may still hold the pipe open.
-                self.stop_grace_s = _ORPHAN_GRACE_S
+        if sys.stdin.fileno() in ready:
+            self._read_orders()
+        elif is_attached and os.getppid() != self.launcher:
+            # A forked child of the launcher may still hold the pipe open.
+            self._orphaned()
         if ASKED_TO_END and self.stop_grace_s is None:
             self.stop_grace_s = _DETACHED_GRACE_S
         self._reap()
@@ -119,15 +124,17 @@ class Keeper:
     def _read_orders(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
         if not data:
-            self.stop_grace_s = min(self.stop_grace_s or _ORPHAN_GRACE_S, _ORPHAN_GRACE_S)
-            # Closed: from here on only time and signals matter.
-            os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
-            self.is_detached = True
+            self._orphaned()
             return
         self.input += data
         *lines, self.input = self.input.split(b"\n")
         for line in lines:
             self._obey(json.loads(line))
+
+    def _orphaned(self) -> None:
+        self.is_orphan = True
+        given = self.stop_grace_s
+        self.stop_grace_s = _ORPHAN_GRACE_S if given is None else min(given, _ORPHAN_GRACE_S)
 
     def _obey(self, order: dict[str, Any]) -> None:
         if order["do"] == "stop":
@@ -190,6 +197,7 @@ ASKED_TO_END: list[int] = []
 
 def _die_with(keeper: int) -> None:
     """Have the kernel kill this process when the keeper dies; runs in the child before the engine does."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(1)
@@ -260,11 +268,7 @@ def main() -> int:
     line, _, rest = data.partition(b"\n")
     keeper = Keeper(json.loads(line))
     keeper.input = rest
-    if not keeper.start():
-        if keeper.is_transient:
-            shutil.rmtree(keeper.folder, ignore_errors=True)
-        return 0
-    return keeper.run()
+    return keeper.run() if keeper.start() else 0
 
 
 if __name__ == "__main__":
