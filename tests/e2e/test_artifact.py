@@ -150,7 +150,7 @@ def test_the_engine_chats_embeds_and_leaves_nothing(
     proof = prove(Context(layout=real_layout, console=recorded.console), artifact.path)
     assert proof.evidence.passed
     assert proof.evidence.artifact.sha256 == artifact.manifest.sha256
-    mapped = {dso.name: dso.sha256 for dso in proof.evidence.result.dsos}
+    mapped = {Path(dso.path).name: dso.sha256 for dso in proof.evidence.result.dsos}
     members = {member.name: member.sha256 for member in artifact.manifest.members}
     assert mapped
     assert all(members[name] == digest for name, digest in mapped.items())
