@@ -16,7 +16,13 @@ def test_the_newest_artifact_is_taken(layout: Layout) -> None:
     with pytest.raises(MissingError):
         newest_artifact(layout)
     folder.mkdir(parents=True)
-    for age, name in enumerate(("b.llamafile", "a.llamafile", "c.llamafile.MANIFEST.json")):
+    names = (
+        "opencoti-llamafile-b.llamafile",
+        "opencoti-llamafile-a.llamafile",
+        "opencoti-llamafile-c.llamafile.MANIFEST.json",
+        "opencoti-embedder-d.llamafile",  # holds a model: only meant when it is named
+    )
+    for age, name in enumerate(names):
         (folder / name).touch()
         os.utime(folder / name, (1000 + age, 1000 + age))
-    assert newest_artifact(layout).name == "a.llamafile"
+    assert newest_artifact(layout).name == "opencoti-llamafile-a.llamafile"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import zipfile
 import zlib
@@ -16,6 +17,7 @@ from ci.package.zipreader import ALIGNMENT_BYTES, check_own_layout, find_archive
 from ci.package.zipwriter import NewMember, WriteOptions, WrittenArchive, write_archive
 from opencoti.errors import BuildError, ConfigError, OpencotiError, UsageError, VerificationError
 from opencoti.hashing import sha256_bytes, sha256_file
+from tests.conftest import require
 
 PROGRAM = b"\x7fELF" + bytes(range(256)) * 20
 
@@ -39,6 +41,7 @@ def names(path: Path) -> list[str]:
 
 
 def unzip_accepts(path: Path) -> bool:
+    require(shutil.which("unzip") is not None, "unzip is not installed")
     return subprocess.run(["unzip", "-tqq", path], capture_output=True).returncode == 0
 
 
