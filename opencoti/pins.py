@@ -122,6 +122,16 @@ class ArtifactPin:
         )
 
 
+def is_repository(text: str) -> bool:
+    """Tell whether `text` is `<owner>/<repo>`."""
+    return _REPOSITORY.fullmatch(text) is not None
+
+
+def is_tag(text: str) -> bool:
+    """Tell whether `text` can be the tag of a release."""
+    return _TAG.fullmatch(text) is not None
+
+
 def _origin(text: str, read_from: str) -> RepositoryOrigin | FileOrigin:
     if text.startswith(_FILE_PREFIX):
         path = text[len(_FILE_PREFIX) :]

@@ -35,6 +35,11 @@ def release_url(base: str, repository: str, tag: str, asset: str) -> str:
     return f"{base.rstrip('/')}/{repository}/releases/download/{quote(tag, safe='')}/{quote(asset, safe='')}"
 
 
+def latest_url(base: str, repository: str, asset: str) -> str:
+    """Return the download address of an asset of the newest release."""
+    return f"{base.rstrip('/')}/{repository}/releases/latest/download/{quote(asset, safe='')}"
+
+
 def follow_redirect(url: str, location: str) -> str:
     """Return where a redirect leads.
 

@@ -82,12 +82,13 @@ class Board:
         """Return the chunks that are not there, ascending."""
         return [number for number, state in enumerate(self._states) if state != _THERE]
 
-    def take(self, most: int, workers: int = 1) -> Run | None:
+    def take(self, most: int, workers: int = 1, *, least: int = 1) -> Run | None:
         """Return chunks that nobody has begun, in file order; wait while others might give some back.
 
         Args:
             most: how many at most.
             workers: how many take from this board; near the end runs get shorter, so that all have some.
+            least: but not shorter than this.
 
         Returns:
             None when all is there or the work was stopped.
@@ -98,7 +99,7 @@ class Board:
                     return None
                 first = self._states.find(_MISSING, self._cursor)
                 if first >= 0:
-                    return self._take_from(first, max(1, min(most, self._fair_share(workers))))
+                    return self._take_from(first, min(most, max(1, least, self._fair_share(workers))))
                 self._changed.wait()
 
     def give_back(self, run: Run) -> None:
@@ -159,8 +160,7 @@ class Board:
         return Run(first=first, end=end)
 
     def _fair_share(self, workers: int) -> int:
-        smallest = max(1, (1 << 20) // self._table.chunk_size)
-        return max(smallest, self._untaken // (2 * workers))
+        return self._untaken if workers == 1 else self._untaken // (2 * workers)
 
     def _advance(self) -> None:
         while self._frontier < self._table.count and self._states[self._frontier] == _THERE:

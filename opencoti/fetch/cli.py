@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from opencoti.commandline import Parser
 from opencoti.console import Console
 from opencoti.entry import run_command
-from opencoti.errors import MissingError, UsageError, VerificationError
-
-if TYPE_CHECKING:
-    from opencoti.fetch.settings import Settings
-    from opencoti.fetch.source import Request
-    from opencoti.fetch.store import Slot
+from opencoti.fetch import verbs
 
 _EPILOG = """\
 Without a verb, `get` is meant. The path of the file is the only thing on standard output.
 Variables: OPENCOTI_CACHE_DIR, OPENCOTI_MIRROR, OPENCOTI_OFFLINE, OPENCOTI_LLAMAFILE_LOCAL,
-OPENCOTI_EMBEDDER_LOCAL, OPENCOTI_TIMEOUT_S, OPENCOTI_TRIES; proxies and SSL_CERT_FILE as usual.
+OPENCOTI_EMBEDDER_LOCAL, OPENCOTI_TIMEOUT_S, OPENCOTI_TRIES, OPENCOTI_CONNECTIONS; proxies and
+SSL_CERT_FILE as usual.
 """
 
 
@@ -43,10 +37,13 @@ def build_parser() -> Parser:
     for name, (run, text) in _VERBS.items():
         verb = verbs.add_parser(name, parents=[common], help=text, description=text)
         verb.set_defaults(run=run)
-        if name != "list":
+        if name == "gc":
+            _add_gc(verb)
+        elif name != "list":
             _add_selection(verb)
+            _add_release(verb)
         if name in ("get", "repair"):
-            verb.add_argument("--no-try", action="store_true", help="do not start a fetched engine once")
+            _add_transfer(verb)
     return parser
 
 
@@ -56,8 +53,56 @@ def _add_selection(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--url", help="address of a file, instead of a pin; https, file:, or http on loopback")
     verb.add_argument("--sha256", metavar="HEX", help="what the file from --url must hash to")
+    verb.add_argument(
+        "--manifest", metavar="URL|FILE", help="manifest of the file from --url, with its .chunks beside it"
+    )
     verb.add_argument("--name", help="file name for --url (default: the last part of the address)")
     verb.add_argument("--dest", type=Path, metavar="DIR", help="folder (default: one in the cache)")
+
+
+def _add_release(verb: argparse.ArgumentParser) -> None:
+    group = verb.add_argument_group("signed releases")
+    group.add_argument("--latest", action="store_true", help="the newest release instead of a pin")
+    group.add_argument("--tag", help="the release of this tag instead of a pin")
+    group.add_argument("--repo", metavar="OWNER/NAME", help="whose release (default: mann1x/opencoti)")
+    group.add_argument("--backend", metavar="NAME", help="only an artifact with this backend")
+    group.add_argument("--flavor", metavar="NAME", help="only the artifact of this flavor, such as cuda12")
+    group.add_argument(
+        "--require", choices=("hash", "signature", "attestation"), help="the least proof that will do"
+    )
+    group.add_argument("--allow-downgrade", action="store_true", help="take a release older than one seen")
+    group.add_argument("--allow-expired", action="store_true", help="only warn about an expired index")
+    group.add_argument(
+        "--trust-root", type=Path, metavar="FILE", help="start from this root, which you vouch for"
+    )
+
+
+def _add_transfer(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--no-try", action="store_true", help="do not start a fetched engine once")
+    verb.add_argument(
+        "--seed-from",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="take from this older file what did not change (may be given several times)",
+    )
+    verb.add_argument("--connections", type=int, metavar="N", help="ranges asked for at once (default 4)")
+
+
+def _add_gc(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--keep", type=int, default=2, metavar="N", help="how many of the newest stay (default 2)"
+    )
+    verb.add_argument(
+        "--pin",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what this pin names stays, as does what the shipped one names (may be given several times)",
+    )
+    verb.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -80,123 +125,12 @@ def with_default_verb(given: list[str]) -> list[str]:
     return ["get", *given]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Selection:
-    """What a verb is about."""
-
-    request: Request
-    settings: Settings
-    slot: Slot
-    named_by: str
-
-
-def _select(args: argparse.Namespace) -> _Selection:
-    from opencoti.fetch.get import slot_for
-    from opencoti.fetch.settings import Settings
-    from opencoti.fetch.source import request_for_pin, request_for_url
-    from opencoti.pins import ArtifactPin
-
-    settings = Settings.from_environ(os.environ)
-    if args.url is not None:
-        if args.pin is not None or args.sha256 is None:
-            raise UsageError("bad-usage", "--url goes with --sha256, and not with --pin")
-        named_by = "--url"
-        request = request_for_url(args.url, args.sha256, name=args.name)
-    elif args.sha256 is not None or args.name is not None:
-        raise UsageError("bad-usage", "--sha256 and --name go with --url")
-    else:
-        pin = ArtifactPin.load_shipped() if args.pin is None else ArtifactPin.load(args.pin)
-        named_by = pin.read_from
-        request = request_for_pin(pin, settings)
-    return _Selection(
-        request=request, settings=settings, slot=slot_for(request, settings, args.dest), named_by=named_by
-    )
-
-
-def _get(args: argparse.Namespace, console: Console) -> int:
-    from opencoti.fetch.get import fetch
-
-    chosen = _select(args)
-    fetched = fetch(chosen.request, chosen.settings, console, dest=args.dest, allow_trial=not args.no_try)
-    if fetched.action == "already-there":
-        console.info(f"{fetched.path.name}: already there, nothing to do")
-    console.result(str(fetched.path), fetched.as_dict())
-    return 0
-
-
-def _verify(args: argparse.Namespace, console: Console) -> int:
-    from opencoti.fetch.store import inspect
-
-    chosen = _select(args)
-    found = inspect(chosen.slot, read_all=True)
-    if found.sha256 is None:
-        raise _absent(chosen.slot)
-    if found.sha256 != chosen.request.sha256:
-        raise VerificationError(
-            "hash-mismatch",
-            f"{chosen.slot.final} is not the wanted file",
-            why=f"expected sha256 {chosen.request.sha256}, found {found.sha256} ({found.size} bytes)",
-            hint="`python -m opencoti.fetch repair` with the same words fetches it again",
-        )
-    data = {"path": str(chosen.slot.final), "sha256": found.sha256, "size": found.size, "is_right": True}
-    console.result(str(chosen.slot.final), data)
-    return 0
-
-
-def _repair(args: argparse.Namespace, console: Console) -> int:
-    from opencoti.fetch.store import inspect
-
-    chosen = _select(args)
-    found = inspect(chosen.slot, read_all=True)
-    if found.sha256 not in (None, chosen.request.sha256):
-        console.info(f"{chosen.slot.name}: damaged; fetching it again")
-    return _get(args, console)
-
-
-def _path(args: argparse.Namespace, console: Console) -> int:
-    from opencoti.fetch.store import inspect
-
-    chosen = _select(args)
-    if inspect(chosen.slot).sha256 != chosen.request.sha256:
-        raise _absent(chosen.slot)
-    console.result(str(chosen.slot.final), {"path": str(chosen.slot.final), "sha256": chosen.request.sha256})
-    return 0
-
-
-def _list(args: argparse.Namespace, console: Console) -> int:
-    from opencoti import paths
-    from opencoti.fetch.inventory import list_cache
-
-    entries = list_cache(paths.artifacts_folder())
-    if not entries and not console.as_json:
-        console.info(f"nothing in {paths.artifacts_folder()}")
-        return 0
-    console.result("\n".join(entry.as_line() for entry in entries), [entry.as_dict() for entry in entries])
-    return 0
-
-
-def _explain(args: argparse.Namespace, console: Console) -> int:
-    from opencoti.fetch.inventory import explain
-
-    chosen = _select(args)
-    told = explain(chosen.request, chosen.slot, chosen.settings, named_by=chosen.named_by)
-    console.result(told.as_text(), told.as_dict())
-    return 0
-
-
-def _absent(slot: Slot) -> MissingError:
-    return MissingError(
-        "file-absent",
-        f"the wanted file is not at {slot.final}",
-        hint="`python -m opencoti.fetch get` with the same words fetches it",
-    )
-
-
 _VERBS: dict[str, tuple[Callable[[argparse.Namespace, Console], int], str]] = {
-    "get": (_get, "fetch, verify and put in place; print the path"),
-    "verify": (_verify, "read the whole file and check its SHA-256"),
-    "repair": (_repair, "read the whole file, and fetch it again where it is damaged"),
-    "path": (_path, "print the path of the file if it is there"),
-    "list": (_list, "list what the cache holds"),
-    "explain": (_explain, "say what `get` would do, and why"),
+    "get": (verbs.get, "fetch, verify and put in place; print the path"),
+    "verify": (verbs.verify, "read the whole file and check its SHA-256"),
+    "repair": (verbs.repair, "read the whole file, and fetch again what is damaged"),
+    "path": (verbs.path, "print the path of the file if it is there"),
+    "list": (verbs.list_, "list what the cache holds"),
+    "gc": (verbs.gc, "remove old files of the cache; pinned ones and the newest stay"),
+    "explain": (verbs.explain, "say what `get` would do, and why"),
 }

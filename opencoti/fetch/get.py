@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from opencoti.console import Console
-from opencoti.errors import NetworkError, storage_error
+from opencoti.errors import NetworkError, VerificationError, storage_error
 from opencoti.fetch import store
+from opencoti.fetch.blueprint import Blueprint, find_blueprint
+from opencoti.fetch.documents import Reader
 from opencoti.fetch.download import Download, Tools, Transfer
 from opencoti.fetch.local_copy import copy_into
 from opencoti.fetch.lock import HeldLock, target_lock
 from opencoti.fetch.partial import Partial
+from opencoti.fetch.ranged import RangedDownload, TableUnfit
+from opencoti.fetch.seeds import find_seeds
 from opencoti.fetch.settings import Limits, Settings
 from opencoti.fetch.source import HttpSource, Request
 from opencoti.fetch.store import Slot
@@ -24,6 +28,7 @@ from opencoti.fetch.transport import HttpxTransport
 from opencoti.fetch.trial import suits_this_host, try_engine
 
 OpenTools = Callable[[Limits], AbstractContextManager[Tools]]
+FindChunks = Callable[[Tools], Blueprint]
 OpenPartial = Callable[[Path], Partial]
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 
@@ -39,6 +44,7 @@ class Fetched:
     source: str
     transferred_bytes: int
     resumed_from: int
+    seeded_bytes: int
     seconds: float
 
     def as_dict(self) -> dict[str, object]:
@@ -59,6 +65,8 @@ def fetch(
     *,
     dest: Path | None = None,
     allow_trial: bool = True,
+    seeds: Sequence[Path] = (),
+    find_chunks: FindChunks | None = None,
     open_tools: OpenTools | None = None,
     open_partial: OpenPartial = Partial.open,
 ) -> Fetched:
@@ -75,6 +83,10 @@ def fetch(
         console: told about progress.
         dest: folder to put it in, instead of the cache.
         allow_trial: start an engine of this platform once (`--version`) before it is handed over.
+        seeds: older files that may hold parts of the wanted one; used where its chunk table is known. What
+            stands in the place and the newest artifacts of the cache are looked at in any case.
+        find_chunks: returns the chunks of the file, from a verified release; else the manifest of the request
+            is tried. Called only if there is something to fetch.
         open_tools: another outside (network, clock, disk space) than the real one.
         open_partial: another kind of unfinished file.
 
@@ -85,7 +97,18 @@ def fetch(
     started = time.monotonic()
     slot = slot_for(request, settings, dest)
     mode = _EXECUTABLE if request.is_executable else _PLAIN
-    job = _Job(request, settings, console, slot, mode, allow_trial, open_tools or _open_real, open_partial)
+    job = _Job(
+        request=request,
+        settings=settings,
+        console=console,
+        slot=slot,
+        mode=mode,
+        allow_trial=allow_trial,
+        seeds=seeds,
+        find_chunks=find_chunks,
+        open_tools=open_tools or open_real,
+        open_partial=open_partial,
+    )
     transfer = None
     if not job.is_done():
         if settings.is_offline and isinstance(request.source, HttpSource):
@@ -95,56 +118,49 @@ def fetch(
             if not job.is_done():
                 transfer = job.work(held)
     store.set_mode(slot, mode)
+    store.note_use(slot)
     return _fetched(request, slot, transfer, time.monotonic() - started)
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Job:
     """The steps of one fetch."""
 
-    def __init__(
-        self,
-        request: Request,
-        settings: Settings,
-        console: Console,
-        slot: Slot,
-        mode: int,
-        allow_trial: bool,
-        open_tools: OpenTools,
-        open_partial: OpenPartial,
-    ) -> None:
-        self._request = request
-        self._settings = settings
-        self._console = console
-        self._slot = slot
-        self._mode = mode
-        self._allow_trial = allow_trial
-        self._open_tools = open_tools
-        self._open_partial = open_partial
+    request: Request
+    settings: Settings
+    console: Console
+    slot: Slot
+    mode: int
+    allow_trial: bool
+    seeds: Sequence[Path]
+    find_chunks: FindChunks | None
+    open_tools: OpenTools
+    open_partial: OpenPartial
 
     def is_done(self) -> bool:
         """Tell whether the right file is in its place."""
-        return store.inspect(self._slot).sha256 == self._request.sha256
+        return store.inspect(self.slot).sha256 == self.request.sha256
 
     def announce_wait(self, holder: str) -> None:
         """Say why nothing happens."""
-        self._console.info(f"{self._slot.name}: process {holder or '?'} is fetching it; waiting")
+        self.console.info(f"{self.slot.name}: process {holder or '?'} is fetching it; waiting")
 
     def work(self, held: HeldLock) -> Transfer:
         """Fill, try and place, under the lock."""
-        with self._open_partial(self._slot.part) as part:
+        with self.open_partial(self.slot.part) as part:
             with self._tidy(part):
                 transfer = self._fill(part)
             try:
-                part.finish(self._mode)
+                part.finish(self.mode)
                 part.reopen_for_reading()
             except OSError as exc:
-                free = store.free_bytes(self._slot.folder)
-                raise store.write_failure(exc, self._slot, needed=None, free=free) from exc
-            if self._allow_trial and self._request.is_executable and suits_this_host(self._request.name):
-                self._console.info(f"{self._slot.name}: verified; trying whether it starts here")
-                try_engine(self._slot.part)
+                free = store.free_bytes(self.slot.folder)
+                raise store.write_failure(exc, self.slot, needed=None, free=free) from exc
+            if self.allow_trial and self.request.is_executable and suits_this_host(self.request.name):
+                self.console.info(f"{self.slot.name}: verified; trying whether it starts here")
+                try_engine(self.slot.part)
             held.require_held()
-            store.place(self._slot, part, self._request.sha256)
+            store.place(self.slot, part, self.request.sha256)
         return transfer
 
     @contextmanager
@@ -154,29 +170,77 @@ class _Job:
             yield
         except BaseException:
             if part.stored_bytes == 0:
-                store.discard(self._slot)
+                store.discard(self.slot)
             raise
 
     def _fill(self, part: Partial) -> Transfer:
-        request, source = self._request, self._request.source
-        self._console.info(f"{request.name}: from {source}")
+        request, source = self.request, self.request.source
+        self.console.info(f"{request.name}: from {source}")
         if not isinstance(source, HttpSource):
-            size = copy_into(source, request.sha256, slot=self._slot, part=part, console=self._console)
+            size = copy_into(source, request.sha256, slot=self.slot, part=part, console=self.console)
             return Transfer(transferred_bytes=size, resumed_from=0)
-        with self._open_tools(self._settings.limits) as tools:
-            return Download(
-                source.url,
-                request.sha256,
-                slot=self._slot,
-                part=part,
-                limits=self._settings.limits,
-                tools=tools,
-                console=self._console,
-            ).run()
+        with self.open_tools(self.settings.limits) as tools:
+            return self._download(source.url, part, tools)
+
+    def _download(self, url: str, part: Partial, tools: Tools) -> Transfer:
+        limits = self.settings.limits
+        blueprint = self._find_chunks(tools)
+        wasted = 0
+        if blueprint is not None:
+            ranged = self._ranged(blueprint, part, tools)
+            try:
+                return ranged.run()
+            except TableUnfit as unfit:
+                self._judge_unfit(unfit, blueprint, url)
+                wasted = ranged.transferred_bytes
+        elif self.seeds:
+            self.console.warn(f"{self.request.name}: without a chunk table older files are of no use")
+        whole = Download(
+            url,
+            self.request.sha256,
+            slot=self.slot,
+            part=part,
+            limits=limits,
+            tools=tools,
+            console=self.console,
+        ).run()
+        return replace(whole, transferred_bytes=whole.transferred_bytes + wasted)
+
+    def _find_chunks(self, tools: Tools) -> Blueprint | None:
+        if self.find_chunks is not None:
+            return self.find_chunks(tools)
+        reader = Reader(tools, self.settings.limits, self.console)
+        return find_blueprint(self.request, reader, self.console)
+
+    def _ranged(self, blueprint: Blueprint, part: Partial, tools: Tools) -> RangedDownload:
+        return RangedDownload(
+            blueprint.pieces,
+            self.request.sha256,
+            blueprint.table,
+            slot=self.slot,
+            part=part,
+            limits=self.settings.limits,
+            tools=tools,
+            console=self.console,
+            seeds=find_seeds(self.seeds, self.slot, self.settings.artifacts),
+        )
+
+    def _judge_unfit(self, unfit: TableUnfit, blueprint: Blueprint, url: str) -> None:
+        """End here if the table is beyond doubt, else go on without it."""
+        if blueprint.is_vouched:
+            store.discard(self.slot)
+            raise VerificationError(
+                "hash-mismatch",
+                f"what {url} gave is not the wanted file, and was removed",
+                why=unfit.reason,
+                hint="check whether a proxy or mirror in between changes files",
+            )
+        self.console.warn(f"{self.request.name}: {unfit.reason}; going on without the chunk table")
 
 
 @contextmanager
-def _open_real(limits: Limits) -> Iterator[Tools]:
+def open_real(limits: Limits) -> Iterator[Tools]:
+    """Open the real outside."""
     with HttpxTransport(timeout_s=limits.timeout_s) as transport:
         yield Tools(transport=transport)
 
@@ -197,6 +261,7 @@ def _fetched(request: Request, slot: Slot, transfer: Transfer | None, seconds: f
         source=str(request.source),
         transferred_bytes=transfer.transferred_bytes if transfer else 0,
         resumed_from=transfer.resumed_from if transfer else 0,
+        seeded_bytes=transfer.seeded_bytes if transfer else 0,
         seconds=seconds,
     )
 

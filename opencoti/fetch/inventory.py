@@ -8,6 +8,7 @@ from pathlib import Path
 
 from opencoti.errors import storage_error
 from opencoti.fetch import store
+from opencoti.fetch.choose import Verdict
 from opencoti.fetch.settings import Settings
 from opencoti.fetch.source import HttpSource, Request
 from opencoti.fetch.store import Slot
@@ -59,10 +60,13 @@ class Explanation:
     state: str
     plan: str
     needs_network: bool
+    proof: str = "hash"
+    candidates: tuple[Verdict, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """Return it as data."""
-        return {**vars(self), "target": str(self.target)}
+        candidates = [vars(verdict) for verdict in self.candidates]
+        return {**vars(self), "target": str(self.target), "candidates": candidates}
 
     def as_text(self) -> str:
         """Return it as lines of text."""
@@ -74,11 +78,24 @@ class Explanation:
                 f"to:      {self.target}",
                 f"state:   {self.state}",
                 f"plan:    {self.plan}",
+                f"proof:   {self.proof}",
+                *(
+                    f"{'taken:  ' if v.is_taken else 'dropped:'} {v.name}: {v.reason}"
+                    for v in self.candidates
+                ),
             )
         )
 
 
-def explain(request: Request, slot: Slot, settings: Settings, *, named_by: str) -> Explanation:
+def explain(
+    request: Request,
+    slot: Slot,
+    settings: Settings,
+    *,
+    named_by: str,
+    proof: str = "hash",
+    candidates: tuple[Verdict, ...] = (),
+) -> Explanation:
     """Say what `get` would do, without doing it and without the network. Raises `StorageError`."""
     found = store.inspect(slot)
     is_right = found.sha256 == request.sha256
@@ -93,6 +110,8 @@ def explain(request: Request, slot: Slot, settings: Settings, *, named_by: str) 
         state=_state(slot, found.sha256, is_right=is_right),
         plan=_plan(is_right=is_right, is_remote=is_remote, is_offline=settings.is_offline),
         needs_network=is_remote and not is_right,
+        proof=proof,
+        candidates=candidates,
     )
 
 

@@ -106,8 +106,8 @@ def write_at(handle: int, data: memoryview, offset: int) -> None:
 def _share(source: int, target: int, size: int, offset: int, start: int) -> bool:
     """Let the kernel copy, which on Btrfs or XFS shares the blocks instead; tell whether it did all.
 
-    The older file may be changed by somebody between our reading and this: the hash over the whole file, which
-    reads what was written, finds that.
+    The older file may be changed by somebody between our reading and this: the hash over the whole file,
+    which reads what was written, finds that.
     """
     if not hasattr(os, "copy_file_range"):
         return False

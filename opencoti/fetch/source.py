@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from opencoti.errors import UsageError
 from opencoti.fetch.addresses import last_segment, release_url, require_allowed
@@ -14,6 +14,8 @@ from opencoti.files import is_safe_name
 from opencoti.hashing import is_sha256
 from opencoti.pins import ArtifactPin, FileOrigin
 
+# The same as in `opencoti.manifest`, which is not loaded before it is needed.
+MANIFEST_SUFFIX = ".MANIFEST.json"
 # Names that our own files beside the target take (`store.py`).
 _RESERVED_ENDINGS = (".part", ".part.json", ".lock", ".stamp")
 
@@ -40,10 +42,30 @@ class LocalSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ManifestHint:
+    """Where a manifest of the wanted file may be; its chunk table lies beside it.
+
+    `is_named` says that the user asked for it, so that its absence is an error.
+    """
+
+    source: HttpSource | LocalSource
+    is_named: bool
+
+    def beside(self, name: str) -> HttpSource | LocalSource:
+        """Return the file `name` (a safe one) in the same place."""
+        if isinstance(self.source, LocalSource):
+            return LocalSource(path=self.source.path.with_name(name), named_by=self.source.named_by)
+        parts = urlsplit(self.source.url, allow_fragments=False)
+        path = parts.path.rpartition("/")[0] + "/" + quote(name, safe="")
+        return HttpSource(url=parts._replace(path=path, query="").geturl())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One wanted file.
 
     Attributes:
+        manifest: what may tell the chunks of the file.
         name: safe file name that it gets.
         sha256: what its bytes must hash to; whatever `source` says, this stays.
         is_executable: an artifact of ours, which gets mode 0755; a plain file gets 0644.
@@ -53,6 +75,7 @@ class Request:
     sha256: str
     source: HttpSource | LocalSource
     is_executable: bool
+    manifest: ManifestHint | None = None
 
 
 def request_for_pin(pin: ArtifactPin, settings: Settings) -> Request:
@@ -62,16 +85,25 @@ def request_for_pin(pin: ArtifactPin, settings: Settings) -> Request:
         ConfigError: `address-refused`.
         UsageError: `name-reserved`.
     """
+    source = _source_of_pin(pin, settings)
+    hint = None
+    if isinstance(source, HttpSource):
+        hint = ManifestHint(source=HttpSource(url=source.url + MANIFEST_SUFFIX), is_named=False)
     return Request(
         name=_unreserved(pin.asset),
         sha256=pin.sha256,
-        source=_source_of_pin(pin, settings),
+        source=source,
         is_executable=not is_model(pin.asset),
+        manifest=hint,
     )
 
 
-def request_for_url(url: str, sha256: str, *, name: str | None = None) -> Request:
+def request_for_url(
+    url: str, sha256: str, *, name: str | None = None, manifest: str | None = None
+) -> Request:
     """Return what `--url` asks for; the name is the last part of the address unless given.
+
+    `manifest` is an address or a path.
 
     Raises:
         ConfigError: `address-refused`.
@@ -88,8 +120,18 @@ def request_for_url(url: str, sha256: str, *, name: str | None = None) -> Reques
             hint="give one with --name",
         )
     return Request(
-        name=_unreserved(name), sha256=sha256.lower(), source=_source_of_url(url), is_executable=False
+        name=_unreserved(name),
+        sha256=sha256.lower(),
+        source=_source_of_url(url, "--url"),
+        is_executable=False,
+        manifest=None if manifest is None else _named_manifest(manifest),
     )
+
+
+def _named_manifest(text: str) -> ManifestHint:
+    is_address = "://" in text or text.lower().startswith("file:")
+    path = None if is_address else LocalSource(path=_absolute(text), named_by="--manifest")
+    return ManifestHint(source=path or _source_of_url(text, "--manifest"), is_named=True)
 
 
 def is_model(asset: str) -> bool:
@@ -117,14 +159,14 @@ def _source_of_pin(pin: ArtifactPin, settings: Settings) -> HttpSource | LocalSo
     return HttpSource(url=require_allowed(url, pin.read_from))
 
 
-def _source_of_url(url: str) -> HttpSource | LocalSource:
+def _source_of_url(url: str, named_by: str) -> HttpSource | LocalSource:
     if not url.lower().startswith("file:"):
-        return HttpSource(url=require_allowed(url, "--url"))
+        return HttpSource(url=require_allowed(url, named_by))
     parts = urlsplit(url, allow_fragments=False)
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path or "\0" in path:
         raise UsageError("bad-file-url", f"{url[:200]!r} names no file on this machine")
-    return LocalSource(path=_absolute(path), named_by="--url")
+    return LocalSource(path=_absolute(path), named_by=named_by)
 
 
 def _absolute(path: str) -> Path:

@@ -137,6 +137,12 @@ def set_mode(slot: Slot, mode: int) -> None:
         raise storage_error(exc, f"cannot make {slot.final} executable") from exc
 
 
+def note_use(slot: Slot) -> None:
+    """Remember that the finished file was asked for now: the stamp's own time tells how old a use is."""
+    with suppress(OSError):
+        os.utime(slot.stamp, follow_symlinks=False)
+
+
 def place(slot: Slot, part: Partial, sha256: str) -> None:
     """Give a verified, synced partial the final name, whatever stood there.
 

@@ -1,8 +1,8 @@
 """A file server on loopback that misbehaves on request. Imitates what download servers and middleboxes do.
 
-Real sockets, HTTP/1.1, one file. Without a fault it answers like a good server: `Range` with `If-Range`
-against a strong ETag, 206 with `Content-Range`, 416 behind the end. Faults are taken from a list, one per
-request; when the list is empty the server is good.
+Real sockets, HTTP/1.1, one file for every path, or `files` by path (404 for others). Without a fault it
+answers like a good server: `Range` with `If-Range` against a strong ETag, 206 with `Content-Range`, 416
+behind the end. Faults are taken from a list, one per request; when the list is empty the server is good.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class FaultServer:
     """State of the server; `content` and `script` may be changed between requests."""
 
     content: bytes
+    files: dict[str, bytes] = field(default_factory=dict)
     script: list[Fault] = field(default_factory=list)
     etag: str = '"v1"'
     seen: list[Seen] = field(default_factory=list)
@@ -168,30 +169,38 @@ class _Handler(socketserver.StreamRequestHandler):
         return True
 
     def _file(self, request: Seen, fault: Fault) -> bool:
-        content, start, status = self.server_state.content, 0, 200
+        state = self.server_state
+        content, start, status = state.content, 0, 200
+        if state.files:
+            if request.path not in state.files:
+                return self._whole(404, b"no such file", {})
+            content = state.files[request.path]
+        end = len(content)
         if fault.kind == "garbage" and content:
             at = fault.at % len(content)
             content = content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
-        if fault.kind != "ignore-range" and (asked := self._asked_offset(request)) is not None:
-            if asked >= len(content):
+        if fault.kind != "ignore-range" and (asked := self._asked(request)) is not None:
+            if asked.start >= len(content):
                 return self._whole(416, b"", {"Content-Range": f"bytes */{len(content)}"})
-            start, status = asked, 206
-        return self._body(content, start, status, fault)
+            start, end, status = asked.start, min(asked.stop, len(content)), 206
+        return self._body(content, range(start, end), status, fault)
 
-    def _asked_offset(self, request: Seen) -> int | None:
-        match = re.fullmatch(r"bytes=(\d+)-", request.headers.get("range", ""))
+    def _asked(self, request: Seen) -> range | None:
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("range", ""))
         condition = request.headers.get("if-range", self.server_state.etag)
-        return int(match[1]) if match and condition == self.server_state.etag else None
+        if match is None or condition != self.server_state.etag:
+            return None
+        return range(int(match[1]), int(match[2]) + 1 if match[2] else 1 << 62)
 
-    def _body(self, content: bytes, start: int, status: int, fault: Fault) -> bool:
-        body = content[start:]
+    def _body(self, content: bytes, span: range, status: int, fault: Fault) -> bool:
+        body = content[span.start : span.stop]
         headers = {"ETag": self.server_state.etag, "Accept-Ranges": "bytes"}
         if fault.kind == "no-etag":
             del headers["ETag"]
         if fault.kind == "other-etag":
             headers["ETag"] = '"other"'
         if status == 206 and fault.kind != "bare-206":
-            headers["Content-Range"] = _content_range(content, start, fault)
+            headers["Content-Range"] = _content_range(content, span, fault)
         if fault.kind in ("chunked", "chunked-cut", "long"):
             self._head(status, {**headers, "Transfer-Encoding": "chunked"})
             return self._chunked(body, fault)
@@ -240,7 +249,7 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.write("\r\n".join(lines).encode("latin-1"))
 
 
-def _content_range(content: bytes, start: int, fault: Fault) -> str:
-    shown = start + fault.at if fault.kind == "wrong-range" else start
-    total = len(content) + 7 if fault.kind == "wrong-total" else len(content)
-    return f"bytes {shown}-{total - 1}/{total}"
+def _content_range(content: bytes, span: range, fault: Fault) -> str:
+    shown = span.start + fault.at if fault.kind == "wrong-range" else span.start
+    more = 7 if fault.kind == "wrong-total" else 0
+    return f"bytes {shown}-{span.stop + more - 1}/{len(content) + more}"

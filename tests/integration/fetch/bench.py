@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from opencoti.chunks import ChunkHasher, ChunkTable
 from opencoti.errors import OpencotiError
+from opencoti.fetch.blueprint import Blueprint
 from opencoti.fetch.download import Tools
 from opencoti.fetch.get import Fetched, fetch, slot_for
 from opencoti.fetch.partial import Partial
@@ -20,6 +22,7 @@ from opencoti.fetch.settings import Limits, Settings
 from opencoti.fetch.source import Request, request_for_url
 from opencoti.fetch.store import Slot
 from opencoti.fetch.transport import HttpxTransport, Transport
+from opencoti.fetch.workers import Piece
 from tests.conftest import ROOT, RecordedConsole
 from tests.fakes.http_faults import FaultServer
 
@@ -38,11 +41,15 @@ class Bench:
     pauses: list[float] = field(default_factory=list)
     free: int | None = None
     open_partial: Callable[[Path], Partial] = Partial.open
+    table: ChunkTable | None = None
+    is_vouched: bool = False
+    connections: int = 1
+    seeds: tuple[Path, ...] = ()
     recorded: RecordedConsole = field(default_factory=RecordedConsole)
 
     @property
     def settings(self) -> Settings:
-        return Settings(artifacts=self.folder, limits=LIMITS)
+        return Settings(artifacts=self.folder, limits=replace(LIMITS, connections=self.connections))
 
     def request(self, server: FaultServer) -> Request:
         return request_for_url(server.url(), self.sha256)
@@ -56,6 +63,8 @@ class Bench:
             self.request(server),
             settings,
             self.recorded.console,
+            seeds=self.seeds,
+            find_chunks=None if self.table is None else lambda _: self._blueprint(server),
             open_tools=self._tools,
             open_partial=self.open_partial,
         )
@@ -67,6 +76,11 @@ class Bench:
         except OpencotiError as error:
             return error
 
+    def _blueprint(self, server: FaultServer) -> Blueprint:
+        assert self.table is not None
+        piece = Piece(url=server.url(), start=0, size=self.table.file_size)
+        return Blueprint(table=self.table, pieces=(piece,), is_vouched=self.is_vouched)
+
     @contextmanager
     def _tools(self, limits: Limits) -> Iterator[Tools]:
         if self.transport is not None:
@@ -76,8 +90,18 @@ class Bench:
             yield self._with(transport)
 
     def _with(self, transport: Transport) -> Tools:
-        tools = Tools(transport=transport, sleep=self.pauses.append)
+        tools = Tools(
+            transport=transport,
+            sleep=self.pauses.append,
+            pause=lambda event, pause_s: self.pauses.append(pause_s),
+        )
         return tools if self.free is None else replace(tools, free_bytes=lambda folder: self.free or 0)
+
+
+def table_of(content: bytes, chunk_size: int = 4096) -> ChunkTable:
+    hasher = ChunkHasher(chunk_size)
+    hasher.update(memoryview(content))
+    return hasher.finish()
 
 
 def run_cli(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 CHANGING = {
@@ -31,6 +32,7 @@ def main() -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
     sys.setprofile(watch)
+    threading.setprofile(watch)
     cli.main(sys.argv[2:])
 
 

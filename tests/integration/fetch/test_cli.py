@@ -8,11 +8,13 @@ import os
 import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.http_faults import Fault, serving
+from tests.fakes.releases import sidecars
 from tests.integration.fetch.bench import CONTENT, SHA, cli_env, cli_words, run_cli
 
 ENGINE = "opencoti-llamafile-0.1-c1-{}.llamafile".format(
@@ -104,7 +106,9 @@ def test_github_form_goes_to_the_mirror(tmp_path: Path) -> None:
     with serving(CONTENT) as server:
         env = {"OPENCOTI_MIRROR": f"http://127.0.0.1:{server.port}", "OPENCOTI_CACHE_DIR": str(tmp_path)}
         done = run_cli("--pin", pin, "--json", env=env)
-        assert server.seen[0].path == "/mann1x/opencoti/releases/download/c1/engine.bin"
+        base = "/mann1x/opencoti/releases/download/c1/engine.bin"
+        assert [request.path for request in server.seen] == [f"{base}.MANIFEST.json", base]
+    assert "its manifest is of no use" in done.stderr
     data = json.loads(done.stdout)
     assert (data["action"], data["transferred_bytes"], data["sha256"]) == ("downloaded", 50_000, SHA)
 
@@ -163,6 +167,24 @@ def test_case_b41_signal_during_a_stall_ends_at_once_and_the_next_run_goes_on(
         done = run_cli(*words, "--json")
         assert json.loads(done.stdout)["resumed_from"] == 30_000
         assert server.ranges == ["", "bytes=30000-"]
+
+
+def test_case_b41_signal_during_a_ranged_stall_ends_at_once_and_keeps_the_chunks(tmp_path: Path) -> None:
+    for name, data in sidecars("engine.bin", CONTENT).items():
+        (tmp_path / name).write_bytes(data)
+    with serving(CONTENT, Fault(kind="stall", at=30_000)) as server:
+        words: tuple[str | Path, ...] = ("--url", server.url(), "--sha256", SHA, "--dest", tmp_path / "d")
+        words = (*words, "--manifest", tmp_path / "engine.bin.MANIFEST.json")
+        process = subprocess.Popen(cli_words(*words), env=cli_env(), stderr=subprocess.PIPE)
+        assert server.stalling.wait(30)
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        process.communicate(timeout=10)
+        assert process.returncode == 130
+        assert time.monotonic() - started < 3  # one second is the aim; the machine may be busy
+        done = json.loads(run_cli(*words, "--json").stdout)
+        assert done["transferred_bytes"] + done["resumed_from"] == len(CONTENT)
+        assert done["sha256"] == SHA
 
 
 def test_many_at_once_fetch_once(tmp_path: Path) -> None:

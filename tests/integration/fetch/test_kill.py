@@ -16,13 +16,14 @@ from opencoti.fetch.source import request_for_url
 from opencoti.hashing import sha256_bytes
 from tests.conftest import RecordedConsole
 from tests.fakes.http_faults import Fault, serving
+from tests.fakes.releases import CHUNK, sidecars
 from tests.integration.fetch.bench import CONTENT, SHA, cli_env, run_cli
 
 SETTINGS = Settings(artifacts=Path("never-used"))
-SMALL = CONTENT[:3000]
+SMALL = CONTENT[: 5 * CHUNK + 100]
 SMALL_SHA = sha256_bytes(SMALL)
 KILLER = Path(__file__).with_name("kill_at.py")
-ROUNDS = 60  # a bound only: a run changes the file system about 20 times, by how the bytes arrive
+ROUNDS = 90  # a bound only: a run changes the file system about 20 times, by how the bytes arrive
 
 
 def run_and_kill(at: int, *words: str | Path) -> int:
@@ -30,7 +31,7 @@ def run_and_kill(at: int, *words: str | Path) -> int:
     return subprocess.run(argv, env=cli_env(), capture_output=True, timeout=60).returncode
 
 
-@pytest.mark.parametrize("source", ["http", "file"])
+@pytest.mark.parametrize("source", ["http", "file", "chunks"])
 def test_kill_at_any_boundary_leaves_a_state_that_the_next_run_goes_on_with(
     tmp_path: Path, source: str, recorded: RecordedConsole
 ) -> None:
@@ -38,10 +39,13 @@ def test_kill_at_any_boundary_leaves_a_state_that_the_next_run_goes_on_with(
     local.write_bytes(SMALL)
     was_killed = 0
     with serving(SMALL) as server:
-        url = server.url() if source == "http" else local.as_uri()
+        url = local.as_uri() if source == "file" else server.url()
+        more: list[str | Path] = []
+        if source == "chunks":
+            more = chunk_words(tmp_path)
         for at in range(1, ROUNDS + 1):
             dest = tmp_path / str(at)
-            words = ("--url", url, "--sha256", SMALL_SHA, "--name", "engine.bin", "--dest", dest)
+            words = ("--url", url, "--sha256", SMALL_SHA, "--name", "engine.bin", "--dest", dest, *more)
             code = run_and_kill(at, *words)
             assert code in (0, -signal.SIGKILL)
             if code == 0:
@@ -52,6 +56,14 @@ def test_kill_at_any_boundary_leaves_a_state_that_the_next_run_goes_on_with(
             assert (dest / "engine.bin").read_bytes() == SMALL
             assert not (dest / "engine.bin.part").exists()
     assert 10 <= was_killed < ROUNDS
+
+
+def chunk_words(folder: Path) -> list[str | Path]:
+    """Write manifest and chunk table of the file, and an older file that has most of it."""
+    for name, data in sidecars("engine.bin", SMALL).items():
+        (folder / name).write_bytes(data)
+    (folder / "old").write_bytes(SMALL[: 2 * CHUNK] + b"?")
+    return ["--manifest", folder / "engine.bin.MANIFEST.json", "--seed-from", folder / "old"]
 
 
 def check_after(final: Path) -> None:
