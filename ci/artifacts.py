@@ -15,7 +15,9 @@ def newest_artifact(layout: Layout) -> Path:
         MissingError: `artifact-missing`, nothing was packaged yet.
     """
     folder = layout.dist / "llamafile"
-    found = sorted(folder.glob("*.llamafile"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    found = sorted(
+        folder.glob("opencoti-llamafile-*.llamafile"), key=lambda path: (path.stat().st_mtime_ns, path.name)
+    )
     if not found:
         raise MissingError(
             "artifact-missing",

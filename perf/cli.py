@@ -12,13 +12,17 @@ from ci.paths import Layout
 from opencoti.commandline import Parser
 from opencoti.console import Console
 from opencoti.entry import run_command
+from opencoti.errors import UsageError
 from perf.measure import Report
 
 BENCHES = {
     "startup": "how long the commands take to say something",
     "quickstart": "the main job: nothing changed, and one source file changed",
     "loader": "start-up of an artifact against starting the engine directly",
+    "fetch": "downloads beside curl, wget and aria2c; what upgrade, resume and repair move",
+    "package": "packaging and verifying against cp, sync, openssl and zip",
 }
+_SIZED = ("fetch", "package")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -29,14 +33,28 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--runs", type=int, default=7, help="measured runs after one warm-up (default 7)")
+    parser.add_argument(
+        "--size", type=int, metavar="MIB", help="of what is moved (fetch: 1024, package: 256)"
+    )
     given = sys.argv[1:] if argv is None else list(argv)
     console = Console(as_json="--json" in given)
 
     def command() -> int:
         args = parser.parse_args(given)
         bench = importlib.import_module(f"perf.{args.name}")
-        report: Report = bench.run(Context(layout=Layout.find(), console=console), runs=args.runs)
+        size = {"size_mib": _checked_size(args.name, args.size)} if args.size is not None else {}
+        report: Report = bench.run(Context(layout=Layout.find(), console=console), runs=args.runs, **size)
         console.result(report.table(), report.as_dict())
         return 0
 
     run_command(command, console)
+
+
+def _checked_size(name: str, size: int) -> int:
+    if name not in _SIZED or size < 4:
+        raise UsageError(
+            "bad-usage",
+            f"--size {size} with bench {name}",
+            hint=f"4 or more, for {' and '.join(_SIZED)} only",
+        )
+    return size

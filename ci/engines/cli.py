@@ -50,7 +50,7 @@ def engine_name(args: argparse.Namespace) -> EngineName:
     name = args.engine or os.environ.get(ENGINE_VARIABLE, "") or "auto"
     if name not in get_args(EngineName):
         raise UsageError(
-            "engine-unknown",
+            "engine-variable",
             f"{ENGINE_VARIABLE} is {name!r}",
             hint=f"set it to one of {', '.join(get_args(EngineName))}, or unset it",
         )

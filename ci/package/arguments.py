@@ -1,6 +1,6 @@
 """The `.args` of an artifact with a model, made from what the engine at hand really offers.
 
-Whether an engine offers an option is read from its bytes: option names are whole strings in it. The lanes'
+Whether an engine offers an option is read from its bytes: option names are strings in it. The lanes'
 servers differ, and some options exist only with a patch.
 """
 
@@ -75,9 +75,9 @@ def embedder_args(engine: Path, *, lane: Lane, model: str, mmproj: str | None = 
 
 
 def offered_options(engine: Path, names: Sequence[str]) -> frozenset[str]:
-    """Return those of `names` that are whole strings in the executable."""
+    """Return those of `names` (`--name`) that end a string of the executable."""
     with open_input(engine) as source:
         if source.size == 0:
             return frozenset()
         with mmap.mmap(source.handle, 0, access=mmap.ACCESS_READ) as data:
-            return frozenset(name for name in names if data.find(b"\0" + name.encode() + b"\0") >= 0)
+            return frozenset(name for name in names if data.find(name.encode() + b"\0") >= 0)

@@ -16,7 +16,7 @@ from ci.package.command import (
     loader_path,
     read_args,
 )
-from ci.package.content import ARGS_NAME, model_member
+from ci.package.content import ARGS_NAME, check_args, check_references, model_member
 from ci.package.naming import artifact_name, embedder_name
 from ci.package.plan import PackagePlan, PlannedArtifact, PlannedMember, file_size, plan_artifact, plan_member
 from ci.package.tag import read_tag
@@ -83,6 +83,7 @@ class _Planner:
         members = [*self._shared(), *extra]
         if args is not None:
             origin = str(self._options.args_file or "generated")
+            check_references(check_args(args, origin), [member.name for member in members])
             members.append(plan_member(NewMember(name=ARGS_NAME, mode=0o644, data=args), origin))
         return plan_artifact(
             self._out / name,

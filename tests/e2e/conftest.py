@@ -24,7 +24,8 @@ class EngineArtifact:
 @pytest.fixture(scope="session")
 def artifact(real_layout: Layout) -> EngineArtifact:
     found = sorted(
-        (real_layout.dist / "llamafile").glob("*.llamafile"), key=lambda path: path.stat().st_mtime_ns
+        (real_layout.dist / "llamafile").glob("opencoti-llamafile-*.llamafile"),
+        key=lambda path: path.stat().st_mtime_ns,
     )
     require(bool(found), "no artifact in dist/llamafile: run ./noxw -s quickstart")
     path = found[-1]

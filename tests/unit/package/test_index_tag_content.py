@@ -149,3 +149,16 @@ def test_a_model_that_is_none_is_refused(data: bytes, tmp_path: Path) -> None:
 def test_good_args_pass_unchanged() -> None:
     data = "--alias\nüber model\n...\n".encode()
     assert check_args(data, "sample") == data
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_as_args_are_taken_whole_or_refused(data: bytes) -> None:
+    """What is taken reads the same for everyone: as lines that are neither empty nor split otherwise."""
+    found = error_id(lambda: check_args(data, "sample"))
+    assert found in {None, "args-malformed"}
+    if found is None:
+        lines = data.decode().removesuffix("\n").split("\n")
+        assert "".join(f"{line}\n" for line in lines).encode() == data
+        assert "" not in lines
+        assert lines.count("...") <= 1
+        assert not set("\0\r") & set(data.decode())
