@@ -44,11 +44,12 @@ class MappedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Listener:
-    """A TCP socket that waits for connections."""
+    """A TCP socket that waits for connections; `address` is as the kernel prints it."""
 
     port: int
     inode: int
     is_loopback: bool
+    address: str = ""
 
 
 def mapped_files(pid: int) -> tuple[MappedFile, ...]:
@@ -175,7 +176,12 @@ def _listeners_of(table: Path) -> Iterator[Listener]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTENING:
             address, _, port = fields[1].partition(":")
-            yield Listener(port=int(port, 16), inode=int(fields[9]), is_loopback=_is_loopback(address))
+            yield Listener(
+                port=int(port, 16),
+                inode=int(fields[9]),
+                is_loopback=_is_loopback(address),
+                address=address,
+            )
 
 
 def _is_loopback(address: str) -> bool:

@@ -7,25 +7,28 @@ It is the parent of the engine, and the reason why no engine outlives its launch
 - as "subreaper" it inherits what the engine's children leave behind, and ends and reaps that too;
 - it keeps the engine's log file below its cap, so that no reader is needed and no pipe can fill up.
 
-Protocol, JSON lines. In: the plan, then `{"do": "detach"}` or `{"do": "stop", "grace_s": …}`. Out:
-`{"started": pid}`, `{"refused": errno}`, `{"detached": true}`, `{"ended": code}`; a signal is a negative code.
+It is started for every launch, so it imports as little as it can: that is where its odd style comes from.
+
+Protocol. In: the length of the plan as a line, the plan (`marshal`), then the lines `detach` or
+`stop SECONDS`. Out, lines: `started PID`, `refused ERRNO`, `detached 0`, `ended CODE` (negative for a
+signal, `none` if unknown).
 """
 
-# The launcher may run this file under any Python 3.11 or later with `-I -S`.
+# ruff: noqa: SIM105 (contextlib costs start-up time)
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
-import json
+import marshal
 import os
 import select
-import shutil
 import signal
-import subprocess
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,7 +36,7 @@ _TICK_S = 0.5
 _ORPHAN_GRACE_S = 1.0
 _DETACHED_GRACE_S = 10.0
 _COPY_BYTES = 1 << 20
-_MAX_LINE_BYTES = 4 << 20
+_LIBC = ctypes.CDLL(None)
 
 
 class Keeper:
@@ -43,7 +46,6 @@ class Keeper:
         self.log: str = plan["log"]
         self.max_log_bytes: int = plan["max_log_bytes"]
         self.folder: str = plan["folder"]
-        self.is_transient: bool = plan["is_transient"]
         self.launcher: int = plan["launcher"]
         self.plan = plan
         self.is_detached = False
@@ -56,38 +58,49 @@ class Keeper:
     def start(self) -> bool:
         """Start the engine; tell the launcher whether that worked."""
         argv: list[str] = self.plan["argv"]
-        try:
-            self.group = self._spawn(argv)
-        except OSError as exc:
-            if exc.errno != errno.ENOEXEC or self.plan["is_elf"]:
-                return _refuse(exc)
+        number = self._spawn(argv)
+        if number == errno.ENOEXEC and not self.plan["is_elf"]:
             # A file without ELF header on a kernel that does not know its kind: a shell can run it.
-            try:
-                self.group = self._spawn(["/bin/sh", *argv])
-            except OSError as second:
-                return _refuse(second)
-        _say({"started": self.group})
-        return True
+            number = self._spawn(["/bin/sh", *argv])
+        _say("refused", number) if number else _say("started", self.group)
+        return not number
 
     def _spawn(self, argv: list[str]) -> int:
-        # Append mode: after the log was cut, the engine goes on at its new end.
-        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        """Start a program; return 0, or the error number that the system gives."""
+        reading, writing = os.pipe()
         keeper = os.getpid()
-        try:
-            process = subprocess.Popen(  # noqa: S603
-                argv,
-                cwd=self.plan["cwd"],
-                env=self.plan["env"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=lambda: _die_with(keeper),
-            )
-        finally:
-            os.close(log)
-        process.returncode = 0  # reaped below, with all the others
-        return process.pid
+        self.group = os.fork()
+        if self.group == 0:
+            try:
+                self._become(argv, keeper)
+            except OSError as exc:
+                os.write(writing, b"%d" % (exc.errno or errno.EIO))
+            finally:
+                os._exit(127)
+        os.close(writing)
+        answer = os.read(reading, 16)
+        os.close(reading)
+        if not answer:
+            return 0
+        os.waitpid(self.group, 0)
+        self.group = 0
+        return int(answer)
+
+    def _become(self, argv: list[str], keeper: int) -> None:
+        """Turn the forked process into the engine; the kernel kills it when the keeper dies."""
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(127)
+        # Append mode: after the log was cut, the engine goes on at its new end.
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.chdir(self.plan["cwd"])
+        os.execve(argv[0], argv, self.plan["env"])  # noqa: S606
 
     def run(self) -> int:
         """Watch until the engine has ended or has to, then leave nothing behind; return its exit code."""
@@ -96,13 +109,13 @@ class Keeper:
             self._cap_log()
         self._end_all(self.stop_grace_s or 0.0)
         self._remove_folder()
-        _say({"ended": self.code})
+        _say("ended", self.code)
         return 0
 
     def _remove_folder(self) -> None:
         """Remove the files of an engine whose launcher is gone; a living launcher reads the log first."""
-        if self.is_transient and self.is_orphan:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.is_orphan:
+            _remove(self.folder)
 
     def _wait(self, timeout_s: float) -> None:
         """Sleep until something happens: an order, the end of a process, or the tick."""
@@ -110,8 +123,7 @@ class Keeper:
         watched = [WAKE[0], sys.stdin.fileno()] if is_attached else [WAKE[0]]
         ready, _, _ = select.select(watched, [], [], timeout_s)
         if WAKE[0] in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(WAKE[0], 4096)
+            _drain(WAKE[0])
         if sys.stdin.fileno() in ready:
             self._read_orders()
         elif is_attached and os.getppid() != self.launcher:
@@ -129,20 +141,20 @@ class Keeper:
         self.input += data
         *lines, self.input = self.input.split(b"\n")
         for line in lines:
-            self._obey(json.loads(line))
+            self._obey(line.decode().split())
 
     def _orphaned(self) -> None:
         self.is_orphan = True
         given = self.stop_grace_s
         self.stop_grace_s = _ORPHAN_GRACE_S if given is None else min(given, _ORPHAN_GRACE_S)
 
-    def _obey(self, order: dict[str, Any]) -> None:
-        if order["do"] == "stop":
-            self.stop_grace_s = float(order["grace_s"])
-        elif order["do"] == "detach":
-            self.is_detached, self.is_transient = True, False
+    def _obey(self, words: list[str]) -> None:
+        if words[0] == "stop":
+            self.stop_grace_s = float(words[1])
+        elif words[0] == "detach":
+            self.is_detached = True
             null = os.open(os.devnull, os.O_RDWR)
-            _say({"detached": True})
+            _say("detached", 0)
             for handle in (0, 1, 2):
                 os.dup2(null, handle)
 
@@ -173,34 +185,31 @@ class Keeper:
                 return
             _signal_group(self.group, signal.SIGKILL)
             for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
+                try:
                     os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
             self._reap()
             select.select([WAKE[0]], [], [], 0.02)
 
     def _cap_log(self) -> None:
         """Move the log to `<name>.1` when it is too long; the two together never exceed the cap by much."""
         half = max(1, self.max_log_bytes // 2)
-        with contextlib.suppress(OSError):
+        try:
             if os.stat(self.log).st_size <= half:
                 return
             with open(self.log, "r+b") as source, open(self.log + ".1", "wb") as older:
-                size = source.seek(0, os.SEEK_END)
-                source.seek(max(0, size - half))
-                shutil.copyfileobj(source, older, _COPY_BYTES)
+                source.seek(max(0, source.seek(0, os.SEEK_END) - half))
+                while block := source.read(_COPY_BYTES):
+                    older.write(block)
                 source.truncate(0)
+        except OSError:
+            # A full disk, or a folder that somebody removed: the engine is worth more than its log.
+            pass
 
 
 WAKE: list[int] = []
 ASKED_TO_END: list[int] = []
-
-
-def _die_with(keeper: int) -> None:
-    """Have the kernel kill this process when the keeper dies; runs in the child before the engine does."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper:
-        os._exit(1)
 
 
 def _descendants(pid: int) -> list[int]:
@@ -208,10 +217,9 @@ def _descendants(pid: int) -> list[int]:
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    parents.setdefault(int(fields[1]), []).append(int(name))
+            state, parent = _state_and_parent(name)
+            if state not in ("", "Z"):
+                parents.setdefault(parent, []).append(int(name))
     found, queue = [], [pid]
     while queue:
         children = parents.get(queue.pop(), [])
@@ -231,14 +239,57 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _say(message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        os.write(1, json.dumps(message).encode() + b"\n")
+def _state_and_parent(name: str) -> tuple[str, int]:
+    try:
+        with open(f"/proc/{name}/stat", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0], int(fields[1])
 
 
-def _refuse(exc: OSError) -> bool:
-    _say({"refused": exc.errno or errno.EIO})
-    return False
+def _remove(path: str) -> None:
+    """Remove a folder and what is in it, as far as that is possible; links are not followed."""
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    _remove(entry.path)
+                else:
+                    os.unlink(entry.path)
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
+def _drain(handle: int) -> None:
+    try:
+        os.read(handle, 4096)
+    except BlockingIOError:
+        pass
+
+
+def _say(word: str, value: int | None) -> None:
+    try:
+        os.write(1, f"{word} {'none' if value is None else value}\n".encode())
+    except OSError:
+        pass
+
+
+def _read_plan() -> dict[str, Any] | None:
+    """Read the plan from standard input; None when the launcher is gone already."""
+    data = b""
+    wanted = -1
+    while wanted < 0 or len(data) < wanted:
+        block = os.read(0, 1 << 16)
+        if not block:
+            return None
+        data += block
+        if wanted < 0 and b"\n" in data:
+            line, _, data = data.partition(b"\n")
+            wanted = int(line)
+    plan: dict[str, Any] = marshal.loads(data)  # noqa: S302
+    return plan
 
 
 def _prepare_signals() -> None:
@@ -257,17 +308,13 @@ def _prepare_signals() -> None:
 def main() -> int:
     """Read the plan and keep the engine."""
     _prepare_signals()
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    data = b""
-    while b"\n" not in data and len(data) < _MAX_LINE_BYTES:
-        block = os.read(0, 65536)
-        if not block:
-            return 0
-        data += block
-    line, _, rest = data.partition(b"\n")
-    keeper = Keeper(json.loads(line))
-    keeper.input = rest
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    plan = _read_plan()
+    if plan is None:
+        return 0
+    if plan["lock"] >= 0:
+        os.set_inheritable(plan["lock"], False)
+    keeper = Keeper(plan)
     return keeper.run() if keeper.start() else 0
 
 

@@ -127,6 +127,9 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(7)
         if self.path == "/v1/chat/completions":
             self._chat()
+        elif self.path == "/v1/completions":
+            tokens = 0 if self.server.mode == "no-tokens" else 1
+            self._send({"choices": [{"text": "a"}], "usage": {"completion_tokens": tokens}})
         else:
             self._embedding()
 

@@ -32,9 +32,15 @@ def test_ids_are_kebab_case() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    broken = []
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-            if "://" not in target and not (page.parent / Path(target)).exists():
-                broken.append(f"{page.name}: {target}")
+    pages_to_check = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    links = [
+        (page, target)
+        for page in pages_to_check
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    ]
+    broken = [
+        f"{page.name}: {target}"
+        for page, target in links
+        if "://" not in target and not (page.parent / Path(target)).exists()
+    ]
     assert not broken
