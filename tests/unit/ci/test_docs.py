@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,7 +13,13 @@ from tests.conftest import ROOT
 
 
 def test_generated_pages_are_fresh(real_layout: Layout) -> None:
-    stale = [str(path) for path, text in pages(real_layout).items() if path.read_text() != text]
+    # argparse words its help differently from one Python to the next; the page is written by 3.11.
+    unfit = {"commands.md"} if sys.version_info[:2] != (3, 11) else set()
+    stale = [
+        str(path)
+        for path, text in pages(real_layout).items()
+        if path.name not in unfit and path.read_text() != text
+    ]
     assert not stale, "run ./noxw -s docs"
 
 
