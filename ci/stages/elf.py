@@ -109,6 +109,8 @@ def cpu_stage(*, arch: str, toolchain: str, source_tree: str, identity: EngineId
         source_tree=source_tree,
         inputs={},
         outputs=tuple(f"bin/{name}" for name in product_names(arch)),
+        # Another patch set or version recompiles one object (patch 0001), not everything.
+        labels=identity.definitions(),
     )
 
 

@@ -45,8 +45,8 @@ def prepare_folder(out: Path, fingerprint: str, console: Console, *, is_fresh: b
 
 
 def stage_fingerprint(stage: Stage, toolchain_id: str, source: Path, out: Path) -> str:
-    """Hash what a configured build folder depends on: the tools, the commands, and the places."""
-    steps = [list(step.argv) for step in stage.steps]
+    """Hash what a configured build folder depends on: the tools, the commands less the labels, the places."""
+    steps = [[word for word in step.argv if word not in stage.labels] for step in stage.steps]
     return digest([toolchain_id, steps, dict(stage.env), dict(stage.inputs), str(source), str(out)])
 
 

@@ -52,6 +52,8 @@ class Stage:
         source_tree: git tree id of the source.
         inputs: further content that the products depend on, name to SHA-256.
         outputs: paths or globs under `{out}`; each must match at least one file.
+        labels: words of the steps that only name the product. A build folder configured with other labels
+            is configured again and stays; any other change of the commands empties it.
         memory_limit_mb: limit of a container, in MiB; the host engine sets none.
         pids_limit: limit of processes in a container; the host engine sets none.
     """
@@ -63,6 +65,7 @@ class Stage:
     source_tree: str
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
+    labels: tuple[str, ...] = ()
     memory_limit_mb: int | None = None
     pids_limit: int | None = None
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.stages.folder import prepare_folder, step_marker
-from ci.stages.model import Step
+from ci.stages.folder import prepare_folder, stage_fingerprint, step_marker
+from ci.stages.model import Stage, Step
 from tests.conftest import RecordedConsole
 
 CONFIGURE = Step(title="configure", argv=("{tools}/cmake", "-S", "."))
@@ -60,3 +60,24 @@ def test_a_half_done_configuration_is_thrown_away_and_a_half_done_compilation_is
 def test_a_cut_state_file_empties_the_folder(used: Path, recorded: RecordedConsole) -> None:
     used.with_name("cpu.state.json").write_text('{"finger')
     assert not is_kept(used, recorded)
+
+
+def test_another_label_keeps_the_build_folder_and_any_other_word_does_not(tmp_path: Path) -> None:
+    """One changed patch changes the name of the product: that must not compile everything again."""
+
+    def fingerprint(*words: str, labels: tuple[str, ...] = ()) -> str:
+        stage = Stage(
+            name="cpu",
+            toolchain="zig",
+            steps=(Step(title="configure", argv=words),),
+            env={},
+            source_tree="0" * 40,
+            inputs={},
+            outputs=("a",),
+            labels=labels,
+        )
+        return stage_fingerprint(stage, "t", tmp_path / "src", tmp_path / "out")
+
+    one = fingerprint("cmake", "-DNAME=one", "-DFAST=ON", labels=("-DNAME=one",))
+    assert fingerprint("cmake", "-DNAME=two", "-DFAST=ON", labels=("-DNAME=two",)) == one
+    assert fingerprint("cmake", "-DNAME=one", "-DFAST=OFF", labels=("-DNAME=one",)) != one
