@@ -17,9 +17,9 @@ from ci.paths import Layout
 from opencoti.console import Console
 from opencoti.entry import run_command
 from opencoti.errors import UsageError
-from release import root_cli, sign_cli, sums_cli
+from release import root_cli, sbom_cli, sign_cli, sums_cli
 
-_MODULES = (sign_cli, sums_cli, root_cli)
+_MODULES = (sign_cli, sums_cli, root_cli, sbom_cli)
 
 
 class Parser(argparse.ArgumentParser):
