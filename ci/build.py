@@ -11,13 +11,14 @@ from typing import Final
 
 from ci.context import Context
 from ci.engines import EngineName, select_engine
+from ci.locks import exclusive_lock
 from ci.patches.apply import AppliedTree, apply
 from ci.patches.worktree import snapshot
 from ci.pins import SourcePin
 from ci.stages import elf
 from ci.stages.model import Stage
 from ci.stages.runner import StageResult, run_stage
-from opencoti.errors import MissingError
+from opencoti.errors import MissingError, storage_error
 from opencoti.hashing import sha256_file
 
 LANE: Final = "elf"
@@ -118,23 +119,30 @@ def _stage(source: AppliedTree, name: str, arch: str, options: BuildOptions) -> 
 
 
 def publish(result: StageResult, folder: Path) -> Path:
-    """Copy the outputs of a stage to `folder`, replacing only files that differ; drop files not in it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Copy the outputs of a stage to `folder`, replacing only files that differ; drop files not in it.
+
+    Raises:
+        StorageError: the disk is full, or something in the folder is in the way.
+    """
     wanted = {Path(name).name: (result.folder / name, digest) for name, digest in result.files.items()}
-    for stale in set(_names(folder)) - set(wanted):
-        (folder / stale).unlink()
-    for name, (origin, digest) in wanted.items():
-        target = folder / name
-        if (
-            target.is_file()
-            and target.stat().st_size == origin.stat().st_size
-            and sha256_file(target) == digest
-        ):
-            continue
-        temporary = folder / f".{name}.tmp"
-        shutil.copy2(origin, temporary)
-        temporary.replace(target)
+    with exclusive_lock(folder.with_name(f".{folder.name}.lock"), f"folder {folder}", wait=True):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for stale in set(_names(folder)) - set(wanted):
+                (folder / stale).unlink()
+            for name, (origin, digest) in wanted.items():
+                _place(origin, digest, folder / name)
+        except OSError as exc:
+            raise storage_error(exc, f"cannot copy the products of stage {result.stage} to {folder}") from exc
     return folder
+
+
+def _place(origin: Path, digest: str, target: Path) -> None:
+    if target.is_file() and target.stat().st_size == origin.stat().st_size and sha256_file(target) == digest:
+        return
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.copy2(origin, temporary)
+    temporary.replace(target)
 
 
 def _names(folder: Path) -> Sequence[str]:

@@ -72,6 +72,8 @@ class SourcePin:
             raise ConfigError(
                 "pin-missing", f"there is no pin {path}", hint="see docs/reference/pins.md for the format"
             ) from exc
+        except UnicodeDecodeError as exc:
+            raise _malformed(path, f"byte {exc.start} is not UTF-8") from exc
         lines = [line.strip() for line in text.splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
         if len(lines) != 1:

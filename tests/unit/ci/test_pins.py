@@ -65,3 +65,11 @@ def test_malformed_pin_is_refused_and_named(tmp_path: Path, text: str) -> None:
 def test_missing_pin_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.txt"):
         SourcePin.load(tmp_path / "nothing.txt")
+
+
+def test_pin_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "llama.cpp.txt"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError) as caught:
+        SourcePin.load(path)
+    assert caught.value.error_id == "pin-malformed"
