@@ -45,7 +45,8 @@ class _Artifact:
 
 def default_manifest(artifact: Path) -> Path:
     """Return where the manifest of an artifact lies."""
-    return artifact.with_name(artifact.name + MANIFEST_SUFFIX)
+    # Not `with_name`: a path such as `/` has no name, and gets its message when it is opened.
+    return Path(f"{artifact}{MANIFEST_SUFFIX}")
 
 
 def verify_packaged(artifact: Path, manifest: Path, console: Console) -> VerifyReport:
