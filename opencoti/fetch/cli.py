@@ -12,6 +12,7 @@ from opencoti.commandline import Parser
 from opencoti.console import Console
 from opencoti.entry import run_command
 from opencoti.fetch import verbs
+from opencoti.fetch.interrupts import prompt_signals
 
 _EPILOG = """\
 Without a verb, `get` is meant. The path of the file is the only thing on standard output.
@@ -113,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     def command() -> int:
         args = build_parser().parse_args(with_default_verb(given))
         run: Callable[[argparse.Namespace, Console], int] = args.run
-        return run(args, console)
+        with prompt_signals():
+            return run(args, console)
 
     run_command(command, console, show_traceback="--traceback" in given)
 
