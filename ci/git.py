@@ -9,13 +9,14 @@ exception is `fetch_environment`, since the network belongs to the machine.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ci import process
-from opencoti.errors import BuildError
+from opencoti.errors import BuildError, StorageError
 from opencoti.files import write_atomic
 
 NO_COMMIT: Final = "0" * 40
@@ -52,6 +53,8 @@ _CONFIG: Final = """[core]
 [gc]
 \tauto = 0
 """
+# git removes a file that it could not write whole, so a full disk has a little space again.
+_FULL_BYTES: Final = 4 << 20
 _IDENTITY: Final = {"NAME": "opencoti", "EMAIL": "patches@opencoti.invalid"}
 # What git itself calls local to a repository: a variable left over from a hook would redirect our calls.
 _REPOSITORY_VARIABLES: Final = frozenset(
@@ -134,6 +137,7 @@ class Repository:
 
         Raises:
             BuildError: `git-failed`, with git's own first line of complaint.
+            StorageError: `git-disk-full`.
             MissingError: `program-missing`, there is no git.
         """
         done = self.try_run(*words, stdin=stdin, env=env)
@@ -181,9 +185,32 @@ class Repository:
         return done.text if done.is_ok else None
 
 
-def git_failed(done: process.Completed, where: Path, action: str) -> BuildError:
-    """Make the error for a git call that should have worked."""
+def _free_bytes(folder: Path) -> int | None:
+    """Return the free space where `folder` is, None where that cannot be told."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return usage.free if usage.total else None
+
+
+def git_failed(
+    done: process.Completed,
+    where: Path,
+    action: str,
+    *,
+    free_bytes: Callable[[Path], int | None] = _free_bytes,
+) -> BuildError | StorageError:
+    """Make the error for a git call that should have worked; a full disk is told by measuring it."""
     lines = [line for line in done.error_text.splitlines() if line.strip()] or [f"exit code {done.code}"]
+    free = free_bytes(where)
+    if free is not None and free < _FULL_BYTES:
+        return StorageError(
+            "git-disk-full",
+            f"git {action} failed in {where}",
+            why=f"{free >> 10} KiB are free there; git says: {lines[0]}",
+            hint="free some space, or move the checkout to a larger disk",
+        )
     return BuildError(
         "git-failed",
         f"git {action} failed in {where}",

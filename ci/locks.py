@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from opencoti.errors import BusyError, storage_error
@@ -31,8 +31,9 @@ def exclusive_lock(path: Path, purpose: str, *, wait: bool = False) -> Iterator[
         raise storage_error(exc, f"cannot create lock {path}") from exc
     try:
         _acquire(handle, path, purpose, wait)
-        os.truncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        with suppress(OSError):  # a full disk: the number is for messages only
+            os.truncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(handle)

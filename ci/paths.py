@@ -21,7 +21,7 @@ class Layout:
         """Locate the checkout that holds this package, and the build cache of this user.
 
         Raises:
-            ConfigError: `OPENCOTI_BUILD_CACHE` is relative.
+            ConfigError: `cache-path-relative`, `no-build-cache` (no home folder is known).
         """
         configured = os.environ.get("OPENCOTI_BUILD_CACHE", "")
         if configured and not os.path.isabs(configured):
@@ -92,4 +92,14 @@ class Layout:
 
 def _default_cache() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "opencoti-build"
+    if os.path.isabs(base):
+        return Path(base) / "opencoti-build"
+    try:
+        return Path.home() / ".cache" / "opencoti-build"
+    except RuntimeError as exc:
+        raise ConfigError(
+            "no-build-cache",
+            "cannot tell where the build cache is",
+            why=str(exc),
+            hint="set HOME, or OPENCOTI_BUILD_CACHE to an absolute path",
+        ) from exc

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from ci.context import Context
 from ci.package.artifact import Packaged
 from ci.package.command import PackageOptions, package
 from ci.paths import Layout
-from opencoti.errors import BuildError
+from ci.repository import repository_facts
+from opencoti.errors import BuildError, OpencotiError
 from opencoti.files import write_atomic
 
 T = TypeVar("T")
@@ -61,6 +63,7 @@ def quickstart(context: Context, options: BuildOptions) -> QuickstartResult:
     from ci.verify.command import verify_packaged
 
     console, timings = context.console, Timings()
+    repository_facts(context.layout.root)  # the manifest needs a commit: told before minutes of compiling
     with console.group("vendor, apply"):
         timings.measure("source", lambda: prepare_source(context))
     with console.group("build_cpu"):
@@ -92,15 +95,25 @@ def _fetch(packaged: Packaged) -> Path:
     tag = packaged.artifact.name.rsplit("-linux-", 1)[0]
     line = f"file:{packaged.artifact} {tag} {packaged.artifact.name} {packaged.sha256}\n"
     write_atomic(pin, line.encode())
-    lines: list[str] = []
-    code = process.stream(
-        [sys.executable, "-m", "opencoti.fetch", "get", "--pin", pin], lines.append, cwd=Layout.find().root
+    done = process.run(
+        [sys.executable, "-m", "opencoti.fetch", "get", "--json", "--pin", pin], cwd=Layout.find().root
     )
-    if code != 0:
-        raise BuildError(
-            "quickstart-fetch", "the client could not fetch the new artifact", why=" / ".join(lines)
+    if not done.is_ok:
+        raise client_error(done)
+    return Path(json.loads(done.stdout)["path"])
+
+
+def client_error(done: process.Completed) -> OpencotiError:
+    """Make the client's own error, its exit code included, from what it printed with `--json`."""
+    try:
+        told = json.loads(done.stdout)
+        kinds = {kind.exit_code: kind for kind in OpencotiError.__subclasses__()}
+        return kinds[told["exit_code"]](told["error"], told["what"], why=told["why"], hint=told["hint"])
+    except (ValueError, KeyError, TypeError):
+        lines = done.error_text.splitlines() or [f"exit code {done.code}"]
+        return BuildError(
+            "quickstart-fetch", "the client could not fetch the new artifact", why=lines[-1][:300]
         )
-    return Path(lines[-1])
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

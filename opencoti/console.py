@@ -6,6 +6,7 @@ standard error. On GitHub Actions groups fold and warnings become annotations.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -39,8 +40,9 @@ class Console:
     ) -> None:
         self.quiet = quiet
         self.as_json = as_json
-        self._out = stdout or sys.stdout
-        self._err = stderr or sys.stderr
+        # Python has no stream where the caller closed the descriptor (`2>&-`, some service managers).
+        self._out = stdout or sys.stdout or io.StringIO()
+        self._err = stderr or sys.stderr or io.StringIO()
         self._on_github = os.environ.get("GITHUB_ACTIONS") == "true"
         self._is_tty = self._err.isatty() and os.environ.get("TERM") != "dumb"
         self._has_color = _wants_color(self._is_tty)
@@ -75,8 +77,7 @@ class Console:
         self._status_at = now
         if self._is_tty:
             width = os.get_terminal_size(self._err.fileno()).columns if self._err.isatty() else 80
-            self._err.write(_CLEAR_LINE + text[: max(20, width - 1)])
-            self._err.flush()
+            self._say(_CLEAR_LINE + text[: max(20, width - 1)])
             self._status_shown = True
         else:
             self._line(text)
@@ -121,14 +122,22 @@ class Console:
 
     def _line(self, text: str) -> None:
         self._clear()
-        self._err.write(text + "\n")
-        self._err.flush()
+        self._say(text + "\n")
 
     def _clear(self) -> None:
         if self._status_shown:
-            self._err.write(_CLEAR_LINE)
-            self._err.flush()
+            self._say(_CLEAR_LINE)
             self._status_shown = False
+
+    def _say(self, text: str) -> None:
+        """Write to standard error. That its disk is full is no reason to stop the work; a closed pipe is."""
+        try:
+            self._err.write(text)
+            self._err.flush()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._has_color else text

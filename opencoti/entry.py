@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 from opencoti.console import Console
-from opencoti.errors import OpencotiError
+from opencoti.errors import MissingError, OpencotiError, storage_error
 
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+_OUR_PACKAGES = frozenset({"opencoti", "ci", "release", "perf"})
+_STORAGE_NUMBERS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class Terminated(BaseException):
@@ -30,16 +34,31 @@ def run_command(command: Callable[[], int], console: Console, *, show_traceback:
         console: receives the error.
         show_traceback: print the traceback of an unexpected error instead of writing a report.
     """
+    _fill_standard_descriptors()
     signal.signal(signal.SIGTERM, _raise_terminated)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by a `__main__` for the time of its imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(_guard(command, console, show_traceback))
+
+
+def _fill_standard_descriptors() -> None:
+    """Put the null device where a standard stream is closed.
+
+    The next file opened would take its number, and what a child writes to that stream would end up in it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            os.set_inheritable(number, True)
 
 
 def _guard(command: Callable[[], int], console: Console, show_traceback: bool) -> int:
     try:
         return command()
     except OpencotiError as error:
-        console.error(error)
-        return error.exit_code
+        return _tell(error, console)
     except KeyboardInterrupt:
         console.raw_error("interrupted")
         return EXIT_INTERRUPTED
@@ -51,13 +70,44 @@ def _guard(command: Callable[[], int], console: Console, show_traceback: bool) -
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as exc:
-        if show_traceback:
-            traceback.print_exc()
-        else:
-            console.raw_error(
-                f"bug in opencoti: {type(exc).__name__}: {exc}; report with details: {write_report(exc)}"
-            )
-        return 1
+        return _tell_unexpected(exc, console, show_traceback)
+
+
+def _tell(error: OpencotiError, console: Console) -> int:
+    with suppress(OSError):  # with --json it goes to standard output, which may be what failed
+        console.error(error)
+    return error.exit_code
+
+
+def _tell_unexpected(exc: Exception, console: Console, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exc()
+    elif failure := _failure_of_surroundings(exc):
+        return _tell(failure, console)
+    else:
+        console.raw_error(f"bug in opencoti: {type(exc).__name__}: {exc}; {_reported(exc)}")
+    return 1
+
+
+def _failure_of_surroundings(exc: Exception) -> OpencotiError | None:
+    """Return what to say of an error that can come from anywhere and is no bug; None if it is one."""
+    if isinstance(exc, OSError) and exc.errno in _STORAGE_NUMBERS:
+        return storage_error(exc, f"cannot use {exc.filename or 'a file'}")
+    if isinstance(exc, ModuleNotFoundError) and (exc.name or "").split(".")[0] not in _OUR_PACKAGES:
+        return MissingError(
+            "python-module-missing",
+            f"this Python has no module {exc.name}",
+            why=f"{sys.executable} is not the environment of this command",
+            hint="in a checkout use `./noxw -s SESSION` or .nox/pipeline/bin/python; else install opencoti",
+        )
+    return None
+
+
+def _reported(exc: BaseException) -> str:
+    try:
+        return f"report with details: {write_report(exc)}"
+    except OSError as why:
+        return f"no report could be written ({why.strerror}): --traceback shows the details"
 
 
 def _raise_terminated(signum: int, frame: FrameType | None) -> None:

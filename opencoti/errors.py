@@ -100,6 +100,8 @@ def storage_error(exc: OSError, what: str) -> StorageError:
         errno.EROFS: "the file system is read-only: choose another folder",
         errno.EACCES: "check the owner and the mode of the folder",
         errno.EPERM: "check the owner and the mode of the folder",
+        errno.EISDIR: "a folder stands where a file should be: rename or remove it",
+        errno.ENOTDIR: "a file stands where a folder should be: rename or remove it",
     }
     return StorageError(
         "storage-failed", what, why=exc.strerror or str(exc), hint=hints.get(exc.errno or 0, "")

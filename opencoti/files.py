@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from opencoti.errors import VerificationError, storage_error
+from opencoti.errors import StorageError, VerificationError, storage_error
 
 # One alphabet for every file name that comes from a manifest, index, pin or URL (case B44). Windows'
 # device names are refused too, since the same artifact is handed to Windows users.
@@ -59,8 +60,10 @@ def atomic_file(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     never followed. The mode does not depend on the umask.
 
     Raises:
-        StorageError: the folder or the disk refused.
+        StorageError: the folder or the disk refused, or `target-special`: a device, pipe or socket has
+            that name.
     """
+    _refuse_special(path)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +85,19 @@ def atomic_file(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _refuse_special(path: Path) -> None:
+    """Keep `--out /dev/null` from replacing the device by a file."""
+    with suppress(OSError):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise StorageError(
+                "target-special",
+                f"cannot write {path}",
+                why="it is a device, a pipe or a socket, and a file would take its place",
+                hint="name a plain file",
+            )
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -102,6 +103,8 @@ def inspect_elf(path: Path, *, build_prefixes: Sequence[str] = BUILD_PREFIXES) -
         StorageError: it cannot be read.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for a writer for ever
+            raise ConfigError("not-elf", f"{path} is no file", hint="give an executable or a shared object")
         file = open(path, "rb")  # noqa: SIM115 (closed below)
     except OSError as exc:
         raise storage_error(exc, f"cannot read {path}") from exc

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.build import BackendBuild
+from ci.cachefile import kept_file
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
 from ci.dso.rules import check_elf, role_of, rules_for, unresolved
@@ -190,12 +191,13 @@ def require_sound(facts: Mapping[str, ElfFacts]) -> None:
 
 def _loader(context: Context, arch: str) -> Path:
     """Return the compiled loader, from the cache when sources and compiler are the same."""
-    path = loader_path(context, arch)
-    if not path.is_file():
+
+    def make(path: Path) -> None:
         zig = find_toolchain("zig", context.layout).prepare(context.console).parent / "zig" / "zig"
         context.console.info("compiling the loader")
         build_loader(zig, path, arch=arch, cache=context.layout.cache / "tool-cache" / "loader")
-    return path
+
+    return kept_file(loader_path(context, arch), make)
 
 
 def loader_path(context: Context, arch: str) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ci.cachefile import kept_file
 from ci.paths import Layout
 from ci.smoke.gguf_file import MalformedGgufError, Tensor, Value, read_metadata, write_gguf
 from opencoti.errors import ConfigError, storage_error
@@ -63,7 +64,7 @@ def cached_model(layout: Layout, vocab_gguf: Path, *, seed: int = 0) -> Path:
         )
     key = sha256_bytes(f"{sha256_file(vocab_gguf)} {GENERATOR_VERSION} {seed} {Shape()}".encode())
     path = layout.cache / "models" / f"tiny-{_ARCHITECTURE}-{key[:16]}.gguf"
-    return path if path.is_file() else make_tiny_model(vocab_gguf, path, seed=seed)
+    return kept_file(path, lambda out: make_tiny_model(vocab_gguf, out, seed=seed))
 
 
 def make_tiny_model(vocab_gguf: Path, out: Path, *, seed: int = 0) -> Path:

@@ -203,3 +203,11 @@ def test_facts_agree_with_readelf(backend: Path) -> None:
     shown = sorted(line.split("[")[1].rstrip("]") for line in text.splitlines() if "(NEEDED)" in line)
     assert list(facts.needed) == shown
     assert f"GLIBC_{facts.glibc_floor}" in text
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "libggml-x.so"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError) as caught:
+        inspect_elf(pipe)
+    assert caught.value.error_id == "not-elf"

@@ -116,3 +116,69 @@ def test_unexpected_error_is_one_line_and_a_report() -> None:
         assert "Traceback" in report.read_text()
     finally:
         os.unlink(report)
+
+
+def test_a_full_disk_anywhere_is_no_bug() -> None:
+    done = run_snippet("open('/dev/full', 'w', buffering=1).write('text\\n')")
+    assert done.returncode == 8
+    assert done.stderr.startswith("error [storage-failed] cannot use a file: No space left on device")
+
+
+def test_an_unexpected_error_without_room_for_a_report_is_one_line() -> None:
+    done = run_snippet("import tempfile; tempfile.tempdir = '/nowhere'; raise RuntimeError('surprise')")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "RuntimeError: surprise; no report could be written (No such file or directory)" in done.stderr
+
+
+@pytest.mark.parametrize(("module", "code"), [("nowhere_to_be_found.part", 4), ("opencoti.nowhere", 1)])
+def test_a_foreign_module_that_is_missing_is_no_bug_and_one_of_ours_is(module: str, code: int) -> None:
+    done = run_snippet(f"import {module}")
+    assert done.returncode == code
+    assert ("[python-module-missing] this Python has no module nowhere_to_be_found" in done.stderr) == (
+        code == 4
+    )
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(("last", "code"), [("return 0", 0), ("raise errors.BusyError('held', 'in use')", 9)])
+def test_streams_that_take_nothing_do_not_stop_the_work(
+    tmp_path: Path, redirection: str, last: str, code: int
+) -> None:
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(
+        "import subprocess, sys\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from opencoti import errors\n"
+        "from opencoti.console import Console\n"
+        "from opencoti.entry import run_command\n"
+        "console = Console()\n"
+        "def body():\n"
+        "    console.info('progress')\n"
+        f"    with open({str(tmp_path / 'file')!r}, 'w') as file:\n"
+        "        subprocess.run(['sh', '-c', 'echo out; echo err >&2'])\n"
+        "        file.write('mine')\n"
+        "    console.result('done')\n"
+        f"    {last}\n"
+        "run_command(body, console)\n"
+    )
+    done = subprocess.run(["sh", "-c", f'exec "$0" "$1" {redirection}', sys.executable, str(snippet)])
+    assert done.returncode == code
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_result_that_cannot_be_written_is_a_failure_of_the_disk() -> None:
+    code = (
+        "from opencoti.console import Console\n"
+        "from opencoti.entry import run_command\n"
+        "console = Console(as_json=True)\n"
+        "run_command(lambda: console.result('x') or 0, console)\n"
+    )
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" >/dev/full', sys.executable, code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 8
+    assert "Traceback" not in done.stderr

@@ -70,3 +70,13 @@ def test_unwritable_folder_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         write_atomic(tmp_path / "plain" / "file", b"x")
     assert caught.value.exit_code == 8
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(StorageError) as caught:
+        write_atomic(pipe, b"data")
+    assert caught.value.error_id == "target-special"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]
