@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints, model_validator
 
+from opencoti.document import DocumentPart, MalformedError, UnknownSchemaError, read_document, render_document
 from opencoti.errors import ConfigError
-from opencoti.jsonio import parse_strict, render_json
 
 SCHEMA = "opencoti.evidence/1"
 _MAX_EVIDENCE_BYTES = 1 << 20
@@ -25,15 +24,7 @@ Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    """Common rules: immutable, exact types, camelCase in JSON, unknown fields kept."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True, strict=True
-    )
-
-
-class TestedArtifact(_Part):
+class TestedArtifact(DocumentPart):
     """The file that was tested."""
 
     __test__ = False  # no test class, whatever its name
@@ -43,7 +34,7 @@ class TestedArtifact(_Part):
     size: Count
 
 
-class Device(_Part):
+class Device(DocumentPart):
     """The machine it was tested on."""
 
     cpu_model: Text
@@ -53,7 +44,7 @@ class Device(_Part):
     driver: Text | None = None
 
 
-class MappedFile(_Part):
+class MappedFile(DocumentPart):
     """A library that the running engine had mapped; `path` starts with `~` for the scratch HOME."""
 
     path: Text
@@ -61,7 +52,7 @@ class MappedFile(_Part):
     sha256: Sha256
 
 
-class BuildIdentity(_Part):
+class BuildIdentity(DocumentPart):
     """What the running engine says it was built from."""
 
     version_string: Text
@@ -69,7 +60,7 @@ class BuildIdentity(_Part):
     upstream_commit: Text
 
 
-class SmokeResult(_Part):
+class SmokeResult(DocumentPart):
     """What the engine did; times in seconds."""
 
     version_s: Seconds
@@ -89,7 +80,7 @@ class SmokeResult(_Part):
     dsos: tuple[MappedFile, ...] = ()
 
 
-class Failure(_Part):
+class Failure(DocumentPart):
     """Why it did not pass: the error as `--json` prints it."""
 
     error: Text
@@ -97,7 +88,7 @@ class Failure(_Part):
     why: str = ""
 
 
-class Evidence(_Part):
+class Evidence(DocumentPart):
     """One test of one artifact on one device; `test_version` counts changes of what is tested."""
 
     schema_id: Literal["opencoti.evidence/1"] = Field(alias="schema", default="opencoti.evidence/1")
@@ -132,28 +123,24 @@ def load_evidence(data: bytes, origin: str = "the evidence") -> Evidence:
     Raises:
         ConfigError: `json-malformed`, `evidence-schema-unknown`, `evidence-malformed` (names the field).
     """
-    document = parse_strict(data, origin, max_bytes=_MAX_EVIDENCE_BYTES)
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
+    try:
+        return read_document(Evidence, data, schema=SCHEMA, origin=origin, max_bytes=_MAX_EVIDENCE_BYTES)
+    except UnknownSchemaError as exc:
         raise ConfigError(
             "evidence-schema-unknown",
             f"cannot read {origin}",
-            why=f"its schema is {str(schema)[:60]!r}, this program reads {SCHEMA}",
+            why=str(exc),
             hint="update opencoti if the file is newer; otherwise this is no evidence",
-        )
-    try:
-        return Evidence.model_validate_json(data)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])[:200]
+        ) from exc
+    except MalformedError as exc:
         raise ConfigError(
             "evidence-malformed",
             f"cannot read {origin}",
-            why=(f"{field}: " if field else "") + first["msg"].removeprefix("Value error, "),
+            why=str(exc),
             hint="run the test again",
         ) from exc
 
 
 def dump_evidence(evidence: Evidence) -> bytes:
     """Return the bytes of an evidence file; the same evidence always gives the same bytes."""
-    return render_json(evidence.model_dump(mode="json", by_alias=True))
+    return render_document(evidence)

@@ -13,17 +13,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
+from opencoti.document import DocumentPart, MalformedError, UnknownSchemaError, read_document, render_document
 from opencoti.errors import ConfigError, OpencotiError
-from opencoti.jsonio import parse_strict, render_json
 from opencoti.manifest import MANIFEST_SUFFIX, FileName, Sha256, Size, Text, Token, Version, VersionString
 from opencoti.trust.comment import INDEX_NAME, MAX_SEQUENCE, parse_time
 
@@ -45,22 +41,14 @@ Timestamp = Annotated[str, AfterValidator(_time)]
 Sequence = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
 
 
-class _Part(BaseModel):
-    """Common rules: immutable, exact types, camelCase in JSON, unknown fields kept."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True, strict=True
-    )
-
-
-class ManifestReference(_Part):
+class ManifestReference(DocumentPart):
     """The manifest of an artifact: the exact bytes that the index vouches for."""
 
     name: FileName
     sha256: Sha256
 
 
-class Part(_Part):
+class Part(DocumentPart):
     """One piece of an artifact that is too large for one asset; pieces follow each other."""
 
     name: FileName
@@ -68,7 +56,7 @@ class Part(_Part):
     sha256: Sha256
 
 
-class BackendRequirement(_Part):
+class BackendRequirement(DocumentPart):
     """What one backend in an artifact runs on; no `archs` means any device of its kind."""
 
     backend: Token
@@ -76,7 +64,7 @@ class BackendRequirement(_Part):
     min_driver: Version | None = None
 
 
-class Requirements(_Part):
+class Requirements(DocumentPart):
     """What a host must have, for choosing. No `glibc` means none is needed."""
 
     os: Token
@@ -85,7 +73,7 @@ class Requirements(_Part):
     backends: tuple[BackendRequirement, ...] = ()
 
 
-class ReleasedArtifact(_Part):
+class ReleasedArtifact(DocumentPart):
     """One file that a client may fetch. Without `parts` it is one asset of its own name."""
 
     name: FileName
@@ -107,7 +95,7 @@ class ReleasedArtifact(_Part):
         return self
 
 
-class EvidenceReference(_Part):
+class EvidenceReference(DocumentPart):
     """One evidence file, bound to the artifact by the SHA-256 of both."""
 
     name: FileName
@@ -117,14 +105,14 @@ class EvidenceReference(_Part):
     artifact_sha256: Sha256
 
 
-class Waiver(_Part):
+class Waiver(DocumentPart):
     """Evidence that is required and missing, on purpose and in public."""
 
     name: Text
     reason: Text
 
 
-class ReleaseIndex(_Part):
+class ReleaseIndex(DocumentPart):
     """One release. `sequence` counts the releases of a repo and product; times are UTC to the second."""
 
     schema_id: Literal["opencoti.release/1"] = Field(alias="schema", default="opencoti.release/1")
@@ -195,32 +183,24 @@ def load_index(data: bytes, origin: str = "the release index") -> ReleaseIndex:
     Raises:
         ConfigError: `json-malformed`, `index-schema-unknown`, `index-malformed` (names the field).
     """
-    document = parse_strict(data, origin, max_bytes=MAX_INDEX_BYTES)
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
+    try:
+        return read_document(ReleaseIndex, data, schema=SCHEMA, origin=origin, max_bytes=MAX_INDEX_BYTES)
+    except UnknownSchemaError as exc:
         raise ConfigError(
             "index-schema-unknown",
             f"cannot read {origin}",
-            why=f"its schema is {str(schema)[:60]!r}, this program reads {SCHEMA}",
+            why=str(exc),
             hint="update opencoti if the file is newer; otherwise this is no release index",
-        )
-    try:
-        return ReleaseIndex.model_validate_json(data)
-    except ValidationError as exc:
-        raise _malformed(exc, origin) from exc
+        ) from exc
+    except MalformedError as exc:
+        raise ConfigError(
+            "index-malformed",
+            f"cannot read {origin}",
+            why=str(exc),
+            hint="get the index from its publisher again, or stage the release again",
+        ) from exc
 
 
 def dump_index(index: ReleaseIndex) -> bytes:
     """Return the bytes of an index; the same index always gives the same bytes."""
-    return render_json(index.model_dump(mode="json", by_alias=True))
-
-
-def _malformed(exc: ValidationError, origin: str) -> ConfigError:
-    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"])[:200]
-    return ConfigError(
-        "index-malformed",
-        f"cannot read {origin}",
-        why=(f"{field}: " if field else "") + first["msg"].removeprefix("Value error, "),
-        hint="get the index from its publisher again, or stage the release again",
-    )
+    return render_document(index)

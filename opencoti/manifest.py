@@ -13,18 +13,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
+from opencoti.document import DocumentPart, MalformedError, UnknownSchemaError, read_document, render_document
 from opencoti.errors import ConfigError
 from opencoti.files import is_safe_name
-from opencoti.jsonio import parse_strict, render_json
+from opencoti.jsonio import render_json
 
 SCHEMA = "opencoti.manifest/1"
 MANIFEST_SUFFIX = ".MANIFEST.json"
@@ -60,15 +57,7 @@ FileName = Annotated[str, AfterValidator(_file_name)]
 MemberPath = Annotated[str, AfterValidator(_member_path)]
 
 
-class _Part(BaseModel):
-    """Common rules: immutable, exact types, camelCase in JSON, unknown fields kept."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True, strict=True
-    )
-
-
-class Source(_Part):
+class Source(DocumentPart):
     """One pinned upstream tree; `patched_tree` is its git tree id after the whole series."""
 
     name: Token
@@ -79,7 +68,7 @@ class Source(_Part):
     patched_tree: GitId
 
 
-class Patch(_Part):
+class Patch(DocumentPart):
     """One patch of a series, in order; `tree` is the git tree id after it."""
 
     series: Token
@@ -89,7 +78,7 @@ class Patch(_Part):
     tree: GitId
 
 
-class Toolchain(_Part):
+class Toolchain(DocumentPart):
     """What compiled: `id` is the hash of the lock or recipe, `image_digest` is set for containers."""
 
     name: Token
@@ -98,7 +87,7 @@ class Toolchain(_Part):
     image_digest: Text | None = None
 
 
-class Member(_Part):
+class Member(DocumentPart):
     """One zip member; `offset` is where its bytes start in the artifact, in bytes from 0."""
 
     name: MemberPath
@@ -108,7 +97,7 @@ class Member(_Part):
     mode: Mode
 
 
-class Dso(_Part):
+class Dso(DocumentPart):
     """What was measured in one backend library."""
 
     name: FileName
@@ -121,7 +110,7 @@ class Dso(_Part):
     min_driver: Version | None = None
 
 
-class HostBinary(_Part):
+class HostBinary(DocumentPart):
     """The engine's executable."""
 
     name: FileName
@@ -129,21 +118,21 @@ class HostBinary(_Part):
     glibc_floor: Version | None = None
 
 
-class Loader(_Part):
+class Loader(DocumentPart):
     """The executable part in front of the members: bytes `[0, size)` of the artifact."""
 
     sha256: Sha256
     size: Size
 
 
-class SkippedBackend(_Part):
+class SkippedBackend(DocumentPart):
     """A backend that was asked for and is not in the artifact."""
 
     backend: Token
     reason: Text
 
 
-class Chunks(_Part):
+class Chunks(DocumentPart):
     """The `.chunks` sidecar; see `opencoti.chunks`."""
 
     file: FileName
@@ -152,7 +141,7 @@ class Chunks(_Part):
     count: Size
 
 
-class Manifest(_Part):
+class Manifest(DocumentPart):
     """Everything an artifact says about itself. `sha256` and `size` are those of the artifact file."""
 
     schema_id: Literal["opencoti.manifest/1"] = Field(alias="schema", default="opencoti.manifest/1")
@@ -241,24 +230,27 @@ def load_manifest(data: bytes, origin: str = "the manifest") -> Manifest:
     Raises:
         ConfigError: `json-malformed`, `manifest-schema-unknown`, `manifest-malformed` (names the field).
     """
-    document = parse_strict(data, origin, max_bytes=_MAX_MANIFEST_BYTES)
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
+    try:
+        return read_document(Manifest, data, schema=SCHEMA, origin=origin, max_bytes=_MAX_MANIFEST_BYTES)
+    except UnknownSchemaError as exc:
         raise ConfigError(
             "manifest-schema-unknown",
             f"cannot read {origin}",
-            why=f"its schema is {str(schema)[:60]!r}, this program reads {SCHEMA}",
+            why=str(exc),
             hint="update opencoti if the file is newer; otherwise this is no manifest",
-        )
-    try:
-        return Manifest.model_validate_json(data)
-    except ValidationError as exc:
-        raise _malformed(exc, origin) from exc
+        ) from exc
+    except MalformedError as exc:
+        raise ConfigError(
+            "manifest-malformed",
+            f"cannot read {origin}",
+            why=f"{exc} (and {exc.count - 1} more)" if exc.count > 1 else str(exc),
+            hint="get the manifest from its publisher again, or package the artifact again",
+        ) from exc
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of a manifest; the same manifest always gives the same bytes."""
-    return render_json(manifest.model_dump(mode="json", by_alias=True))
+    return render_document(manifest)
 
 
 def json_schema() -> bytes:
@@ -273,16 +265,3 @@ def _require_unique(kind: str, names: Iterable[str]) -> None:
         if name.casefold() in seen:
             raise ValueError(f"{kind} {name} stands twice (also as {seen[name.casefold()]})")
         seen[name.casefold()] = name
-
-
-def _malformed(exc: ValidationError, origin: str) -> ConfigError:
-    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"])[:200]
-    text = first["msg"].removeprefix("Value error, ")
-    more = exc.error_count() - 1
-    return ConfigError(
-        "manifest-malformed",
-        f"cannot read {origin}",
-        why=(f"{field}: " if field else "") + text + (f" (and {more} more)" if more else ""),
-        hint="get the manifest from its publisher again, or package the artifact again",
-    )

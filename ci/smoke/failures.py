@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import stat
 from pathlib import Path
 from typing import Final
 
 from ci.smoke.scratch import is_noexec
 from opencoti.errors import MissingError, OpencotiError, StorageError, VerificationError
+from opencoti.launch.failures import describe_exit
 
 _TAIL_BYTES: Final = 8192
 _TAIL_LINES: Final = 12
@@ -88,16 +88,6 @@ def died_error(code: int, log: Path, *, what: str) -> OpencotiError:
         why=f"its last lines:\n{tail}" if tail else "it printed nothing",
         hint=f"the full log is {log}",
     )
-
-
-def describe_exit(code: int) -> str:
-    """Say how a process ended: `exit code 1` or `signal SIGABRT`."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 def _first_lines(log: Path) -> list[bytes]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from opencoti.commandline import Parser
+from opencoti.commandline import Parser, common_options
 from opencoti.console import Console
 from opencoti.entry import run_command
 from opencoti.fetch import verbs
@@ -24,10 +24,7 @@ SSL_CERT_FILE as usual.
 
 def build_parser() -> Parser:
     """Make the parser of all verbs."""
-    common = Parser(add_help=False)
-    common.add_argument("--json", action="store_true", help="print results and errors as JSON")
-    common.add_argument("--quiet", action="store_true", help="no progress, only results and problems")
-    common.add_argument("--traceback", action="store_true", help="show the traceback of an unexpected error")
+    common = common_options()
     parser = Parser(
         prog="python -m opencoti.fetch",
         description="Get the opencoti engine, or any file of known SHA-256, onto this machine.",

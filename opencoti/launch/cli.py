@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from opencoti.commandline import Parser
+from opencoti.commandline import Parser, common_options
 from opencoti.console import Console
 from opencoti.entry import run_command
 from opencoti.errors import MissingError, UsageError
@@ -31,10 +31,7 @@ Handler = Callable[[argparse.Namespace, Console], int]
 
 def build_parser() -> Parser:
     """Make the parser of all verbs."""
-    common = Parser(add_help=False)
-    common.add_argument("--json", action="store_true", help="print results and errors as JSON")
-    common.add_argument("--quiet", action="store_true", help="no progress, only results and problems")
-    common.add_argument("--traceback", action="store_true", help="show the traceback of an unexpected error")
+    common = common_options()
     parser = Parser(
         prog="python -m opencoti.launch",
         description="Start the engine on this machine, look at it, stop it.",

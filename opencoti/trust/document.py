@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints, model_validator
 
+from opencoti.document import DocumentPart, MalformedError, UnknownSchemaError, read_document, render_document
 from opencoti.errors import ConfigError, OpencotiError
-from opencoti.jsonio import parse_strict, render_json
 from opencoti.minisign import PublicKey
 from opencoti.trust.comment import MAX_SEQUENCE
 
@@ -27,15 +26,7 @@ Product = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,31}$
 Sequence = Annotated[int, Field(ge=0, le=MAX_SEQUENCE)]
 
 
-class _Part(BaseModel):
-    """Common rules: immutable, exact types, camelCase in JSON, unknown fields kept."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True, strict=True
-    )
-
-
-class SigningKey(_Part):
+class SigningKey(DocumentPart):
     """A key that signs releases, up to and with `last_sequence` when it is retired."""
 
     key: KeyText
@@ -47,7 +38,7 @@ class SigningKey(_Part):
         return _public(self.key)
 
 
-class RootDocument(_Part):
+class RootDocument(DocumentPart):
     """One version of the list of keys."""
 
     schema_id: Literal["opencoti.root/1"] = Field(alias="schema", default="opencoti.root/1")
@@ -95,31 +86,27 @@ def load_root(data: bytes, origin: str) -> RootDocument:
     Raises:
         ConfigError: `json-malformed`, `root-schema-unknown`, `root-malformed` (names the field).
     """
-    document = parse_strict(data, origin, max_bytes=MAX_ROOT_BYTES)
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
+    try:
+        return read_document(RootDocument, data, schema=SCHEMA, origin=origin, max_bytes=MAX_ROOT_BYTES)
+    except UnknownSchemaError as exc:
         raise ConfigError(
             "root-schema-unknown",
             f"cannot read {origin}",
-            why=f"its schema is {str(schema)[:60]!r}, this program reads {SCHEMA}",
+            why=str(exc),
             hint="update opencoti if the file is newer; otherwise this is no trust root",
-        )
-    try:
-        return RootDocument.model_validate_json(data)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])[:200]
+        ) from exc
+    except MalformedError as exc:
         raise ConfigError(
             "root-malformed",
             f"cannot read {origin}",
-            why=(f"{field}: " if field else "") + first["msg"].removeprefix("Value error, "),
+            why=str(exc),
             hint="make roots with `python -m release root`",
         ) from exc
 
 
 def dump_root(root: RootDocument) -> bytes:
     """Return the bytes of a root; the same root always gives the same bytes."""
-    return render_json(root.model_dump(mode="json", by_alias=True))
+    return render_document(root)
 
 
 def root_name(version: int) -> str:

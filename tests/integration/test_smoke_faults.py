@@ -234,7 +234,7 @@ def test_the_environment_is_clean(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     seen = json.loads(line.removeprefix(b"environment:"))
     assert "/nonsense" not in seen.values()
     assert Path(seen["HOME"]).name == "home"
-    assert seen["GGML_BACKEND_PATH"].endswith("/work/libggml-cpu-evil.so")
+    assert Path(seen["GGML_BACKEND_PATH"]).parts[-2:] == ("work", "libggml-cpu-evil.so")
     assert len(seen[MARK_VARIABLE]) == 32
 
 

@@ -12,27 +12,9 @@ import pytest
 
 from ci.package.loader import build_loader
 from ci.paths import Layout
-from ci.toolchains.host import find_toolchain
-from opencoti.console import Console
-from opencoti.errors import NetworkError
 from tests.integration.loader.artifacts import Bench, CompileC, is_root
 
 HERE = Path(__file__).resolve().parent
-
-
-@pytest.fixture(scope="session")
-def zig() -> Path:
-    """The zig compiler: OPENCOTI_TEST_ZIG, else the pinned one, unpacked into the build cache."""
-    configured = os.environ.get("OPENCOTI_TEST_ZIG")
-    if configured:
-        return Path(configured)
-    try:
-        programs = find_toolchain("zig", Layout.find()).prepare(Console(quiet=True))
-    except NetworkError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"no zig and no network: set OPENCOTI_TEST_ZIG ({error})")
-    return programs.parent / "zig" / "zig"
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from ci.paths import Layout
-from ci.toolchains.host import find_toolchain
-from opencoti.console import Console
-from opencoti.errors import NetworkError
 
 CompileElf = Callable[..., Path]
 
@@ -25,21 +22,6 @@ int ggml_backend_score(void) { return 1; }
 """
 BASE = "int ggml_from_base(int x) { return x + 1; }"
 PROGRAM = '#include <stdio.h>\nint main(void) { return puts("hello") < 0; }'
-
-
-@pytest.fixture(scope="session")
-def zig() -> Path:
-    """The zig compiler: OPENCOTI_TEST_ZIG, else the pinned one, unpacked into the build cache."""
-    configured = os.environ.get("OPENCOTI_TEST_ZIG")
-    if configured:
-        return Path(configured)
-    try:
-        programs = find_toolchain("zig", Layout.find()).prepare(Console(quiet=True))
-    except NetworkError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"no zig and no network: set OPENCOTI_TEST_ZIG ({error})")
-    return programs.parent / "zig" / "zig"
 
 
 @pytest.fixture(scope="session")

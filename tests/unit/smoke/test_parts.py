@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from ci.smoke import scratch
-from ci.smoke.failures import describe_exit, died_error, log_tail, start_error
+from ci.smoke.failures import died_error, log_tail, start_error
 from ci.smoke.scratch import PLANTED_NAME, plant, scratch_folder
 from ci.smoke.watch import OpenWatch
 from opencoti import procfs
 from opencoti.errors import MissingError, StorageError, VerificationError
+from opencoti.launch.failures import describe_exit
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the smoke test reads /proc")
 
