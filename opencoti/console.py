@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from opencoti.errors import OpencotiError
@@ -130,14 +130,10 @@ class Console:
             self._status_shown = False
 
     def _say(self, text: str) -> None:
-        """Write to standard error. That its disk is full is no reason to stop the work; a closed pipe is."""
-        try:
+        """Write to standard error. That its disk is full, or nobody reads it, does not stop the work."""
+        with suppress(OSError):
             self._err.write(text)
             self._err.flush()
-        except BrokenPipeError:
-            raise
-        except OSError:
-            pass
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._has_color else text

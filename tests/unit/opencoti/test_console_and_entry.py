@@ -182,3 +182,27 @@ def test_a_result_that_cannot_be_written_is_a_failure_of_the_disk() -> None:
     )
     assert done.returncode == 8
     assert "Traceback" not in done.stderr
+
+
+def test_work_goes_on_when_nobody_reads_the_progress(tmp_path: Path) -> None:
+    """`command 2>&1 | true`: what was not done must not end with 0."""
+    done = tmp_path / "done"
+    code = (
+        "import pathlib\n"
+        "from opencoti.console import Console\n"
+        "from opencoti.entry import run_command\n"
+        "console = Console()\n"
+        "def body():\n"
+        "    console.info('progress')\n"
+        f"    pathlib.Path({str(done)!r}).touch()\n"
+        "    return 5\n"
+        "run_command(body, console)\n"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=writing, check=False)
+    finally:
+        os.close(writing)
+    assert ended.returncode == 5
+    assert done.exists()
