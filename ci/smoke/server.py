@@ -24,6 +24,7 @@ from ci.smoke.loopback import Loopback
 from ci.smoke.scratch import MARK_VARIABLE, Scratch
 from opencoti import procfs
 from opencoti.errors import OpencotiError, VerificationError
+from opencoti.formats import is_ape
 from opencoti.procfs import Listener
 
 _POLL_S: Final = 0.05
@@ -215,16 +216,11 @@ def launch(artifact: Path, arguments: Sequence[str], *, scratch: Scratch, log: I
 def _retry_with_shell(
     refused: OSError, artifact: Path, start: Callable[[Sequence[str | Path]], subprocess.Popen[bytes]]
 ) -> subprocess.Popen[bytes]:
-    """Start a file without ELF header the way a shell would (an APE on a kernel that does not know it)."""
+    """Start an APE the way a shell would, on a kernel that does not know its format."""
     error: OpencotiError = start_error(refused, artifact)
-    if refused.errno != errno.ENOEXEC or _is_elf(artifact):
+    if refused.errno != errno.ENOEXEC or not is_ape(artifact):
         raise error from refused
     try:
         return start(["/bin/sh", artifact])
     except OSError as exc:
         raise error from exc
-
-
-def _is_elf(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(4) == b"\x7fELF"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opencoti.errors import MissingError
+from opencoti.formats import is_ape
 
 TRIAL_TIMEOUT_S = 120.0
 _ENGINE = re.compile(
@@ -74,7 +75,7 @@ def _run_either_way(engine: Path, env: Mapping[str, str], timeout_s: float) -> _
     try:
         return _run([str(engine), "--version"], env, timeout_s)
     except OSError as exc:
-        if exc.errno != errno.ENOEXEC:
+        if exc.errno != errno.ENOEXEC or not is_ape(engine):
             raise
     return _run(["sh", str(engine), "--version"], env, timeout_s)
 

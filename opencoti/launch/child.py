@@ -39,7 +39,7 @@ class ChildPlan:
     log: Path
     lock: int
     mark: str
-    is_elf: bool
+    is_ape: bool
     max_log_bytes: int
 
 
@@ -238,7 +238,7 @@ def _as_bytes(plan: ChildPlan) -> bytes:
             "folder": str(plan.folder),
             "log": str(plan.log),
             "lock": plan.lock,
-            "is_elf": plan.is_elf,
+            "is_ape": plan.is_ape,
             "max_log_bytes": plan.max_log_bytes,
             "launcher": os.getpid(),
         }

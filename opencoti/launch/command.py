@@ -1,33 +1,11 @@
-"""The argument list of an engine. Pure, but for reading the first bytes of its file."""
+"""The argument list of an engine. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from opencoti.launch.options import LaunchOptions, parse_gpu
-
-_APE_MAGIC: Final = (b"MZqFpD", b"jartsr", b"APEDBG")
-_ELF_MAGIC: Final = b"\x7fELF"
-
-
-def is_ape(path: Path) -> bool:
-    """Tell whether a file is an "actually portable executable", whose server takes other words."""
-    return _first_bytes(path).startswith(_APE_MAGIC)
-
-
-def is_elf(path: Path) -> bool:
-    """Tell whether a file has an ELF header, so that no shell could run it."""
-    return _first_bytes(path).startswith(_ELF_MAGIC)
-
-
-def _first_bytes(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(8)
-    except OSError:
-        return b""
 
 
 def engine_arguments(

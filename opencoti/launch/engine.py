@@ -18,10 +18,11 @@ from typing import Final, Self
 from opencoti import procfs
 from opencoti.console import Console
 from opencoti.errors import MissingError, UsageError, storage_error
+from opencoti.formats import is_ape
 from opencoti.launch import gpu as gpus
 from opencoti.launch.binary import Binary, Search, checkout_root, find_binary
 from opencoti.launch.child import Child, ChildPlan
-from opencoti.launch.command import engine_arguments, is_ape, is_elf
+from opencoti.launch.command import engine_arguments
 from opencoti.launch.environment import engine_environment
 from opencoti.launch.failures import died_error
 from opencoti.launch.options import LaunchOptions, parse_gpu
@@ -286,7 +287,7 @@ def _plan(prepared: _Prepared) -> ChildPlan:
         log=place.log,
         lock=place.lock,
         mark=prepared.mark,
-        is_elf=is_elf(prepared.binary.path),
+        is_ape=for_ape,
         max_log_bytes=options.max_log_bytes,
     )
 

@@ -59,8 +59,8 @@ class Keeper:
         """Start the engine; tell the launcher whether that worked."""
         argv: list[str] = self.plan["argv"]
         number = self._spawn(argv)
-        if number == errno.ENOEXEC and not self.plan["is_elf"]:
-            # A file without ELF header on a kernel that does not know its kind: a shell can run it.
+        if number == errno.ENOEXEC and self.plan["is_ape"]:
+            # An APE on a kernel that does not know its kind: a shell can run it.
             number = self._spawn(["/bin/sh", *argv])
         _say("refused", number) if number else _say("started", self.group)
         return not number

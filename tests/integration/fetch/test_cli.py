@@ -82,9 +82,19 @@ def test_engine_that_does_not_start_replaces_nothing_and_no_try_takes_it(tmp_pat
 
 
 def test_engine_is_tried_in_a_home_of_its_own_and_through_sh_where_needed(tmp_path: Path) -> None:
-    _, pin = local_engine(tmp_path, 'case "$HOME" in *opencoti-try-*) exit 0;; esac; exit 1\n')
+    # The first line is that of an APE, which the kernel refuses and `sh` runs.
+    ape = "MZqFpD='\\n'\ncase \"$HOME\" in *opencoti-try-*) exit 0;; esac; exit 1\n"
+    _, pin = local_engine(tmp_path, ape)
     done = run_cli("--pin", pin, "--dest", tmp_path / "d")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_damaged_engine_is_never_read_as_a_shell_script(tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    _, pin = local_engine(tmp_path, f"touch {witness}\n")
+    done = run_cli("--pin", pin, "--dest", tmp_path / "d")
+    assert (done.returncode, "engine-unusable" in done.stderr) == (4, True)
+    assert not witness.exists()
 
 
 def test_variable_replaces_the_path_and_the_hash_still_decides(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opencoti.launch.command import engine_arguments, is_ape, is_elf
+from opencoti.launch.command import engine_arguments
 from opencoti.launch.environment import EXTRACT_VARIABLE, MARK_VARIABLE, engine_environment
 from opencoti.launch.options import LaunchOptions
 
@@ -80,12 +80,3 @@ def test_isolation_turns_the_shared_cache_off_case_b56() -> None:
         assert part in text
     assert "--parallel 2" in text
     assert "--cache-ram" not in words(LaunchOptions())
-
-
-def test_kinds_of_executable(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"MZqFpD='\n")
-    assert (is_ape(path), is_elf(path)) == (True, False)
-    path.write_bytes(b"\x7fELF\x02\x01")
-    assert (is_ape(path), is_elf(path)) == (False, True)
-    assert (is_ape(tmp_path / "none"), is_elf(tmp_path / "none")) == (False, False)
