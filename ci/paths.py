@@ -60,6 +60,11 @@ class Layout:
         return self.root / "containers"
 
     @property
+    def table(self) -> Path:
+        """The one table of backends."""
+        return self.containers / "toolchains.toml"
+
+    @property
     def build(self) -> Path:
         """Working trees, build folders and logs; safe to delete."""
         return self.root / "build"

@@ -6,18 +6,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ci.engines.client import EngineClient, call_error, translated
-from ci.engines.container import ContainerRequest, UserMapping, run_container
+from ci.engines.proof import prove_image
 from ci.locks import exclusive_lock
 from ci.paths import Layout
 from ci.toolchains.debs import FetchedDeb, fetch_debs
 from ci.toolchains.host import WheelToolchain
 from ci.toolchains.recipe import DEBIAN_ARCHS, Recipe
-from ci.toolchains.rootfs import TOOLCHAIN, write_context
+from ci.toolchains.rootfs import TOOLCHAIN, PlacedDeb, write_context
+from ci.toolchains.table import load_table
 from opencoti.console import Console
 from opencoti.errors import MissingError, OpencotiError, StorageError, VerificationError, storage_error
 
@@ -28,7 +30,6 @@ _DEBS: Final = "org.opencoti.debs"
 _LOCKED: Final = "locked"
 _KEEP_IMAGES: Final = 3
 _MIN_FREE_BYTES: Final = 2 << 30
-_PROBE: Final = 'cd "$0" && ./ninja --version && ./cmake --version && ../zig/zig version && ./cc --version'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ class ToolchainImage:
     def __init__(self, recipe: Recipe, layout: Layout, *, is_strict: bool = False) -> None:
         self._recipe = recipe
         self._layout = layout
+        self.name = recipe.name
         self._is_strict = is_strict
         self.recipe_id = recipe.image_id
         self.tag = f"opencoti-toolchain-{recipe.name}:{self.recipe_id[:12]}"
@@ -103,7 +105,7 @@ class ToolchainImage:
         self._check_space(client)
         toolchain = WheelToolchain(self._recipe, self._layout).prepare(console).parent
         debs = fetch_debs(
-            self._recipe.deb_names,
+            self._recipe.deb_groups,
             self._recipe.debs,
             arch=DEBIAN_ARCHS[self._recipe.arch],
             downloads=self._layout.downloads,
@@ -118,38 +120,33 @@ class ToolchainImage:
             raise MissingError(
                 "docker-image-failed", f"image {self.tag} was built, but {client.daemon.endpoint} has none"
             )
-        self.prove(client, console)
+        try:
+            self.prove(client, console)
+        except VerificationError:
+            # Otherwise the next command would find it and take it for a good one.
+            self._remove(client, self.tag)
+            raise
         self._remove_old(client)
         console.info(f"image {self.tag}: {record.size_bytes / 1e6:.0f} MB")
         return record
 
     def prove(self, client: EngineClient, console: Console) -> None:
-        """Run every tool of the image once and compare the versions with the lock.
+        """Run the tools of the image and compile the probes of its backends; see `ci.engines.proof`.
 
         Raises:
             VerificationError: `image-unproved`.
         """
-        lines: list[str] = []
-        request = ContainerRequest(
-            image=self.tag,
-            argv=("/bin/sh", "-c", _PROBE, TOOLS),
-            env={"HOME": "/tmp", "ZIG_GLOBAL_CACHE_DIR": "/tmp", "ZIG_LOCAL_CACHE_DIR": "/tmp"},  # noqa: S108
-            mounts=(),
-            user=UserMapping(user="65534:65534"),
-            platform=self.platform,
-        )
-        ended = run_container(client, request, lines.append, console)
-        absent = [
-            wheel.version for wheel in self._recipe.wheels if not any(wheel.version in line for line in lines)
+        backends = load_table(self._layout.table).of_toolchain(self._recipe.name)
+        prove_image(client, self.tag, self.platform, self._recipe, backends, console)
+
+    def _placed(self, debs: list[FetchedDeb]) -> list[PlacedDeb]:
+        """Every package in every place that the recipe wants it; of two with one file the later one wins."""
+        paths = {(deb.package.suite, deb.package.name): deb.path for deb in debs}
+        return [
+            PlacedDeb(path=paths[group.suite, name], target=group.target, drop=group.drop, keep=group.keep)
+            for group in self._recipe.deb_groups
+            for name in sorted(group.names)
         ]
-        if ended.code != 0 or absent:
-            raise VerificationError(
-                "image-unproved",
-                f"image {self.tag} does not run as its lock says",
-                why=f"exit code {ended.code}, versions not shown: {', '.join(absent) or 'none'}; "
-                + "; ".join(lines[-3:]),
-                hint=f"build it again: `python -m ci images {self._recipe.name} --build`",
-            )
 
     def _build_from(self, client: EngineClient, debs: list[FetchedDeb], toolchain: Path) -> None:
         try:
@@ -157,8 +154,8 @@ class ToolchainImage:
                 context = Path(name) / "context.tar"
                 write_context(
                     context,
-                    dockerfile=self._recipe.folder / "Dockerfile",
-                    debs=[deb.path for deb in debs],
+                    dockerfile=self._recipe.dockerfile,
+                    debs=self._placed(debs),
                     toolchain=toolchain,
                 )
                 self._send(client, context, _describe(debs))
@@ -201,11 +198,12 @@ class ToolchainImage:
             images = client.api.images(filters={"label": f"{_TOOLCHAIN}={self._recipe.name}"})
         images.sort(key=lambda image: int(image.get("Created") or 0), reverse=True)
         for image in images[_KEEP_IMAGES:]:
-            try:
-                with translated(client.daemon, "remove an image"):
-                    client.api.remove_image(image["Id"])
-            except OpencotiError:
-                continue
+            self._remove(client, str(image["Id"]))
+
+    def _remove(self, client: EngineClient, image: str) -> None:
+        """Remove an image unless something uses it."""
+        with suppress(OpencotiError), translated(client.daemon, "remove an image"):
+            client.api.remove_image(image)
 
 
 def build_failure(messages: Iterable[Mapping[str, Any]]) -> str:

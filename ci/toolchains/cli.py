@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.context import Context
 
 if TYPE_CHECKING:
     from ci.engines.client import EngineClient
+    from ci.engines.image import ImageRecord, ToolchainImage
     from ci.toolchains.recipe import Recipe
 
 
@@ -24,23 +26,34 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--build", action="store_true", help="build what is missing")
     action.add_argument(
-        "--verify", action="store_true", help="check the locks, and run every tool of the image once"
+        "--verify",
+        action="store_true",
+        help="run every tool of the image once and compile the probe of its backends for every device",
     )
     action.add_argument("--lock", action="store_true", help="write wheels.lock and debs.lock anew")
+    action.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="write each image as a file, with its description beside it",
+    )
+    action.add_argument(
+        "--import", dest="import_from", type=Path, metavar="DIR", help="load images that --export wrote"
+    )
     parser.add_argument("--locked", action="store_true", help="accept nothing but what the locks name")
     parser.set_defaults(command=run_images)
 
 
 def run_images(args: argparse.Namespace, context: Context) -> int:
     """Run the command `images`."""
-    from ci.toolchains.recipe import Recipe
+    from ci.toolchains.recipe import Recipe, recipe_names
 
     folder = context.layout.containers
-    names = args.names or sorted(path.parent.name for path in folder.glob("*/recipe.toml"))
+    names = args.names or recipe_names(folder)
     recipes = [Recipe.load(folder / name, needs_lock=not args.lock) for name in names]
     if args.lock:
         return _lock(recipes, context)
-    return _show(recipes, args, context)
+    return _show([recipe for recipe in recipes if not recipe.is_abstract], args, context)
 
 
 def _lock(recipes: list[Recipe], context: Context) -> int:
@@ -71,24 +84,42 @@ def _handle(
     recipe: Recipe, args: argparse.Namespace, context: Context, client: EngineClient
 ) -> dict[str, object]:
     from ci.engines.image import ToolchainImage
-    from opencoti.errors import MissingError
 
     image = ToolchainImage(recipe, context.layout, is_strict=args.locked)
-    record = image.ensure(client, context.console) if args.build else image.find(client)
-    if args.verify:
-        if record is None:
-            raise MissingError(
-                "image-missing",
-                f"there is no image {image.tag}" + (" made from the locks alone" if args.locked else ""),
-                hint=f"`python -m ci images {recipe.name} --build`",
-            )
-        image.prove(client, context.console)
+    record, state = _act(image, args, context, client)
     return {
         "name": recipe.name,
         "tag": image.tag,
-        "state": "proved" if args.verify else "present" if record else "absent",
+        "state": state,
         "recipe": image.recipe_id,
         "image_id": record.id if record else None,
         "size_mb": record.size_bytes // 1_000_000 if record else 0,
         "debs": record.debs if record else "-",
     }
+
+
+def _act(
+    image: ToolchainImage, args: argparse.Namespace, context: Context, client: EngineClient
+) -> tuple[ImageRecord | None, str]:
+    """Do what was asked for with one image; return what the daemon has afterwards, and the word for it."""
+    from ci.engines.escrow import export_image, import_image
+    from opencoti.errors import MissingError
+
+    if args.build:
+        return image.ensure(client, context.console), "present"
+    if args.import_from:
+        return import_image(client, image, args.import_from, context.console), "proved"
+    if args.export:
+        export_image(client, image, args.export, context.console)
+        return image.find(client), "exported"
+    record = image.find(client)
+    if not args.verify:
+        return record, "present" if record else "absent"
+    if record is None:
+        raise MissingError(
+            "image-missing",
+            f"there is no image {image.tag}" + (" made from the locks alone" if args.locked else ""),
+            hint=f"`python -m ci images {image.name} --build`",
+        )
+    image.prove(client, context.console)
+    return record, "proved"

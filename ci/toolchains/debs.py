@@ -10,17 +10,21 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ci import process
-from ci.toolchains.recipe import LockedFile
+from ci.toolchains.lockfile import LockedFile
+from ci.toolchains.recipe import DebGroup
 from opencoti.console import Console
 from opencoti.errors import ConfigError, MissingError, NetworkError, VerificationError, storage_error
 from opencoti.hashing import sha256_file
 
+MIRROR_VARIABLE: Final = "OPENCOTI_DEBIAN_MIRROR"
+_KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_COMPONENTS: Final = "main contrib non-free"
 # `'<address>' <package>_<version>_<arch>.deb <size> <algorithm>:<hex>`; an epoch's colon is `%3a`.
 _URI_LINE: Final = re.compile(
     r"'[^']*' (?P<file>(?P<name>[^_ ]+)_(?P<version>[^_ ]+)_(?P<arch>[^_ ]+)\.deb) .*"
@@ -37,7 +41,7 @@ class FetchedDeb:
 
 
 def fetch_debs(
-    names: Sequence[str],
+    groups: Sequence[DebGroup],
     locked: Sequence[LockedFile],
     *,
     arch: str,
@@ -47,50 +51,71 @@ def fetch_debs(
     is_strict: bool = False,
     is_update: bool = False,
 ) -> list[FetchedDeb]:
-    """Return the package files of `names`, sorted by name.
+    """Return the package files of `groups`, sorted by release and name.
 
     Args:
-        names: packages, without their dependencies.
+        groups: packages by release, without their dependencies.
         locked: the entries of debs.lock for `arch`.
         arch: Debian's name of the architecture.
         downloads: the download cache; a locked package that lies there needs no apt.
         console: gets a warning for each package that is not the locked one.
-        apt_folder: package lists of our own, made when those of the machine are absent or too old.
+        apt_folder: package lists of our own, one folder per release and architecture.
         is_strict: refuse any other version than the locked ones.
         is_update: read the package lists anew and take what they offer, quietly (for writing a lock).
 
     Raises:
         ConfigError: `deb-lock-drift`, strict and a locked package is not to be had.
-        MissingError: `apt-missing`, this machine has no apt.
+        MissingError: `apt-missing`, `deb-mirror-missing`: this machine cannot fetch Debian packages.
         NetworkError: `deb-fetch-failed`.
         VerificationError: `deb-hash-mismatch`, a locked version has other bytes.
     """
-    by_name = {package.name: package for package in locked}
-    cached = [_cached(by_name.get(name), downloads) for name in names]
-    if names and all(cached):
-        return sorted((deb for deb in cached if deb), key=lambda deb: deb.package.name)
-    _require_apt()
-    wanted = [f"{name}={by_name[name].version}" for name in names if name in by_name]
-    host, private = Apt(arch, None), Apt(arch, apt_folder)
-    console.info(f"fetching {len(names)} Debian packages with apt")
-    is_whole = len(wanted) == len(names) and not is_update
-    got = host.download(wanted) if is_whole else None
-    if got is None:
-        private.update()
-        got = private.download(wanted) if is_whole else None
-    if got is None and is_strict:
-        raise _drift_error(wanted or names)
-    if got is None:
-        got = private.download(names)
-    if got is None:
-        raise NetworkError(
-            "deb-fetch-failed",
-            f"apt cannot download {', '.join(names)}",
-            why=private.said or host.said,
-            hint="check the network and `apt-get update`, or build without an image: --engine host",
-        )
-    with got:
-        return _keep(got, by_name, downloads, None if is_update else console)
+    found: list[FetchedDeb] = []
+    for suite in dict.fromkeys(group.suite for group in groups):
+        names = sorted({name for group in groups if group.suite == suite for name in group.names})
+        fetcher = _SuiteFetcher(suite, arch, downloads=downloads, apt_folder=apt_folder, console=console)
+        pinned = {package.name: package for package in locked if package.suite == suite}
+        found += fetcher.fetch(names, {} if is_update else pinned, is_strict=is_strict, is_quiet=is_update)
+    return sorted(found, key=lambda deb: (deb.package.suite, deb.package.name))
+
+
+class _SuiteFetcher:
+    """Fetches the packages of one release."""
+
+    def __init__(self, suite: str, arch: str, *, downloads: Path, apt_folder: Path, console: Console) -> None:
+        self._suite = suite
+        self._downloads = downloads
+        self._apt_folder = apt_folder / f"{suite}-{arch}"
+        self._arch = arch
+        self._console = console
+
+    def fetch(
+        self, names: Sequence[str], pinned: dict[str, LockedFile], *, is_strict: bool, is_quiet: bool
+    ) -> list[FetchedDeb]:
+        """Return one file per name: from the cache, else the locked version, else what is there now."""
+        cached = {name: found for name in names if (found := _cached(pinned.get(name), self._downloads))}
+        missing = [name for name in names if name not in cached]
+        if not missing:
+            return list(cached.values())
+        _require_apt()
+        apt = Apt(self._arch, self._suite, self._apt_folder)
+        self._console.info(f"fetching {len(missing)} packages of Debian {self._suite} with apt")
+        apt.update()
+        wanted = [f"{name}={pinned[name].version}" for name in missing if name in pinned]
+        got = apt.download(wanted) if len(wanted) == len(missing) else None
+        if got is None and is_strict:
+            raise _drift_error(wanted or missing)
+        if got is None:
+            got = apt.download(missing)
+        if got is None:
+            raise NetworkError(
+                "deb-fetch-failed",
+                f"apt cannot download {', '.join(missing)} of Debian {self._suite}",
+                why=apt.said,
+                hint="check the network and `apt-get update`, or build without an image: --engine host",
+            )
+        with got:
+            kept = _keep(got, pinned, self._downloads, None if is_quiet else self._console)
+        return [*cached.values(), *kept]
 
 
 class Downloaded:
@@ -112,24 +137,27 @@ class Downloaded:
 
 
 class Apt:
-    """apt-get with the sources of this machine.
+    """apt-get with lists of our own for one release, from the Debian mirror that this machine uses.
 
     Args:
         arch: the architecture of the packages.
-        folder: lists of our own, None for those of the machine.
+        suite: name of the release.
+        folder: where the lists are kept.
     """
 
-    def __init__(self, arch: str, folder: Path | None) -> None:
+    def __init__(self, arch: str, suite: str, folder: Path) -> None:
         self._arch = arch
-        self._folder = folder / arch if folder else None
+        self._suite = suite
+        self._folder = folder
         self.said = ""
 
     def update(self) -> None:
-        """Read the package lists of every source into our own folder. Failures show when downloading."""
-        assert self._folder is not None
+        """Read the package lists of the release. Failures show when downloading."""
         try:
             (self._folder / "state" / "lists" / "partial").mkdir(parents=True, exist_ok=True)
             (self._folder / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+            line = source_line(self._suite, debian_mirror())
+            (self._folder / "sources.list").write_text(line, encoding="utf-8")
         except OSError as exc:
             raise storage_error(exc, f"cannot write {self._folder}") from exc
         self._run(["update", "--quiet=2"], Path.cwd())
@@ -150,7 +178,19 @@ class Apt:
         ):
             folder.cleanup()
             return None
-        return Downloaded(folder, [_described(match, Path(folder.name)) for match in matches])
+        return Downloaded(folder, [self._described(match, Path(folder.name)) for match in matches])
+
+    def _described(self, match: re.Match[str], folder: Path) -> LockedFile:
+        path = folder / match["file"]
+        return LockedFile(
+            name=match["name"],
+            version=match["version"].replace("%3a", ":"),
+            arch=self._arch,
+            suite=self._suite,
+            filename=match["file"],
+            sha256=sha256_file(path),
+            size=path.stat().st_size,
+        )
 
     def _run(self, words: list[str], cwd: Path) -> str | None:
         with tempfile.NamedTemporaryFile("w", prefix="opencoti-apt-", suffix=".conf") as file:
@@ -167,30 +207,52 @@ class Apt:
             "#clear APT::Update::Post-Invoke-Success;",
             'Acquire::Languages "none";',
             'Acquire::Retries "3";',
+            # The lists of a release out of support, or of a mirror that lags, have run out. What is taken
+            # is compared with the hashes of the lock, so an old list can do no harm.
+            'Acquire::Check-Valid-Until "false";',
+            f'APT::Architecture "{self._arch}";',
+            f'APT::Architectures {{ "{self._arch}"; }};',
+            f'Dir::State "{self._folder}/state/";',
+            'Dir::State::status "/dev/null";',
+            f'Dir::Cache "{self._folder}/cache/";',
+            f'Dir::Etc::SourceList "{self._folder}/sources.list";',
+            'Dir::Etc::SourceParts "-";',
         ]
         if os.geteuid() == 0:
             lines.append('APT::Sandbox::User "root";')
-        if self._folder:
-            lines += [
-                f'APT::Architecture "{self._arch}";',
-                f'APT::Architectures {{ "{self._arch}"; }};',
-                f'Dir::State "{self._folder}/state/";',
-                'Dir::State::status "/dev/null";',
-                f'Dir::Cache "{self._folder}/cache/";',
-            ]
         return "\n".join(lines) + "\n"
 
 
-def _described(match: re.Match[str], folder: Path) -> LockedFile:
-    path = folder / match["file"]
-    return LockedFile(
-        name=match["name"],
-        version=match["version"].replace("%3a", ":"),
-        arch=match["arch"],
-        filename=match["file"],
-        sha256=sha256_file(path),
-        size=path.stat().st_size,
-    )
+def debian_mirror(env: Mapping[str, str] | None = None) -> str:
+    """Return the address of the Debian archive: OPENCOTI_DEBIAN_MIRROR, else what this machine's apt uses.
+
+    Raises:
+        MissingError: `deb-mirror-missing`.
+    """
+    env = os.environ if env is None else env
+    if mirror := env.get(MIRROR_VARIABLE, ""):
+        return mirror.rstrip("/")
+    listing = process.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"]).text
+    addresses = [line.rstrip("/") for line in listing.splitlines()]
+    archive = next((line for line in addresses if line.rsplit("/", 1)[-1] == "debian"), "")
+    if not archive:
+        raise MissingError(
+            "deb-mirror-missing",
+            "cannot make a toolchain image: no Debian mirror is known",
+            why="the apt of this machine is configured for none",
+            hint=f"set {MIRROR_VARIABLE} to the address of one, or build without an image: --engine host",
+        )
+    return archive
+
+
+def source_line(suite: str, mirror: str) -> str:
+    """Return the sources.list of one release.
+
+    Only the release itself: its packages stay until the next point release, those of updates and security
+    are replaced any day, and an image without network has no use for them.
+    """
+    signed = f"[signed-by={_KEYRING}] " if Path(_KEYRING).is_file() else ""
+    return f"deb {signed}{mirror} {suite} {_COMPONENTS}\n"
 
 
 def _keep(

@@ -6,16 +6,19 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from ci import process
 from ci.locks import exclusive_lock
 from ci.paths import Layout
-from ci.stages.model import digest
+from ci.stages.model import Stage, digest
 from ci.toolchains.expiry import mark_used, remove_unused
 from ci.toolchains.recipe import Recipe
+from ci.toolchains.table import load_table
 from ci.toolchains.wheels import fetch_wheels, unpack_wheel
 from ci.toolchains.wrappers import system_wrapper, wrapper_scripts
 from opencoti.console import Console
@@ -38,17 +41,31 @@ class HostToolchain(Protocol):
         """What it is, for the user."""
 
     @property
+    def record(self) -> Mapping[str, str]:
+        """What a manifest says about it beside id and description."""
+
+    @property
     def extra_path(self) -> tuple[str, ...]:
         """Folders of PATH behind the tools themselves."""
+
+    def check(self, stage: Stage) -> None:
+        """Refuse a stage that it cannot run, before the first step. Call `prepare` first."""
 
     def prepare(self, console: Console) -> Path:
         """Make it ready and return the folder of its programs."""
 
 
 def find_toolchain(name: str, layout: Layout) -> HostToolchain:
-    """Return the toolchain `name`: `system`, or one that has a recipe. Raises `ConfigError`."""
+    """Return the toolchain `name`: `system`, that of a GPU backend, or wheels. Raises `ConfigError`."""
     if name == SYSTEM:
         return SystemToolchain(layout)
+    table = load_table(layout.table) if layout.table.is_file() else None
+    for backend in table.of_toolchain(name) if table else ():
+        if backend.kind != "cpu":
+            # It is made of toolchains of this module.
+            from ci.toolchains.probed import ProbedToolchain
+
+            return ProbedToolchain(backend, layout)
     return WheelToolchain(Recipe.load(layout.containers / name), layout)
 
 
@@ -56,6 +73,7 @@ class WheelToolchain:
     """A toolchain from wheels, unpacked once per lock into the build cache of the user."""
 
     extra_path: tuple[str, ...] = ()
+    record: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, recipe: Recipe, layout: Layout) -> None:
         self._recipe = recipe
@@ -71,6 +89,9 @@ class WheelToolchain:
         """See `HostToolchain.description`."""
         versions = ", ".join(f"{wheel.name} {wheel.version}" for wheel in self._recipe.wheels)
         return f"toolchain {self._recipe.name} ({versions})"
+
+    def check(self, stage: Stage) -> None:
+        """See `HostToolchain.check`."""
 
     def prepare(self, console: Console) -> Path:
         """Unpack the wheels unless an undamaged copy is there; safe when several commands do it at once.
@@ -115,6 +136,7 @@ class SystemToolchain:
     """The compilers that this machine has. Products differ from machine to machine."""
 
     extra_path: tuple[str, ...] = ("/usr/bin", "/bin")
+    record: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -142,6 +164,9 @@ class SystemToolchain:
         """See `HostToolchain.description`."""
         return f"toolchain system ({_version(self._programs['cc'])})"
 
+    def check(self, stage: Stage) -> None:
+        """See `HostToolchain.check`."""
+
     def prepare(self, console: Console) -> Path:
         """Write a folder of wrappers around the programs of the machine. Raises `StorageError`."""
         folder = self._layout.toolchains / f"system-{self.id[:16]}"
@@ -163,8 +188,13 @@ def assemble(recipe: Recipe, wheels: dict[str, Path], target: Path) -> None:
         unpack_wheel(wheels[rule.name], rule, target)
     tools = target / "bin"
     tools.mkdir()
-    for name, text in wrapper_scripts(recipe.arch).items():
+    for name, text in wrapper_scripts().items():
         _write_script(tools / name, text)
+    for file in recipe.overlay:
+        place = target / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.source, place)
+        os.chmod(place, 0o755 if file.is_executable else 0o644)
 
 
 def is_intact(folder: Path) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ci.paths import Layout
 from ci.toolchains.debs import fetch_debs
-from ci.toolchains.recipe import DEBIAN_ARCHS, LockedFile, Recipe, WheelRule, lock_text
+from ci.toolchains.lockfile import LockedFile, lock_text
+from ci.toolchains.recipe import DEBIAN_ARCHS, Recipe, WheelRule
 from ci.toolchains.wheels import download_wheel
 from opencoti.console import Console
 from opencoti.errors import NetworkError
@@ -29,15 +31,17 @@ def write_locks(recipe: Recipe, layout: Layout, console: Console) -> list[Path]:
         StorageError: a lock cannot be written.
     """
     wheels = [
-        _lock_wheel(rule, arch, layout.downloads, console) for arch in DEBIAN_ARCHS for rule in recipe.rules
+        _lock_wheel(rule, arch, layout.downloads, console)
+        for arch in recipe.archs
+        for rule in recipe.own_rules
     ]
     debs = [
-        deb.package
-        for arch in DEBIAN_ARCHS.values()
+        replace(deb.package, filename="")
+        for arch in recipe.archs
         for deb in fetch_debs(
-            recipe.deb_names,
+            Recipe.load(recipe.folder, arch, needs_lock=False).own_deb_groups,
             (),
-            arch=arch,
+            arch=DEBIAN_ARCHS[arch],
             downloads=layout.downloads,
             apt_folder=layout.cache / "apt",
             console=console,
@@ -45,9 +49,11 @@ def write_locks(recipe: Recipe, layout: Layout, console: Console) -> list[Path]:
         )
     ]
     header = _HEADER.format(name=recipe.name)
-    paths = [recipe.folder / "wheels.lock", recipe.folder / "debs.lock"]
-    write_atomic(paths[0], lock_text("wheel", wheels, header).encode())
-    write_atomic(paths[1], lock_text("deb", debs, header).encode())
+    paths = []
+    for table, entries in (("wheel", wheels), ("deb", debs)):
+        if entries:
+            paths.append(recipe.folder / f"{table}s.lock")
+            write_atomic(paths[-1], lock_text(table, entries, header).encode())
     return paths
 
 

@@ -1,43 +1,29 @@
-"""The description of a toolchain, `containers/<name>/recipe.toml`, and its two locks.
+"""The description of a toolchain, `containers/<name>/recipe.toml`, with its locks.
 
-    wheels.lock   [[wheel]] name, version, arch, filename, sha256, size     wheels, per host architecture
-    debs.lock     [[deb]]   name, version, arch, sha256, size               packages of the image
-
-Neither holds an address: wheels come from the indexes that pip is configured for, packages from the
-sources that apt is configured for.
+A toolchain is a tree below `/opt/toolchain` (on the host: a folder of the build cache) made of parts of
+wheels and archives and of the files that lie in `containers/<name>/tree/`; its image has Debian packages
+around it. One recipe may extend another: it then has everything of that one too, and its own files win.
 """
 
 from __future__ import annotations
 
+import os
 import platform
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ci.stages.model import digest
+from ci.toolchains.lockfile import LockedFile, load_lock, malformed, read_toml
 from ci.toolchains.wrappers import wrapper_scripts
 from opencoti.errors import ConfigError
-from opencoti.files import is_safe_name
-from opencoti.hashing import is_sha256, sha256_file
+from opencoti.hashing import sha256_file
 
 # Machine names of the kernel → those of wheels and of Debian.
 DEBIAN_ARCHS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 # Raised when the code that unpacks wheels or makes the file system of the image changes what comes out.
-_LAYOUT_VERSION: Final = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class LockedFile:
-    """One downloaded file that is pinned by hash; `size` in bytes."""
-
-    name: str
-    version: str
-    arch: str
-    sha256: str
-    size: int
-    filename: str = ""
+_LAYOUT_VERSION: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +46,52 @@ class WheelRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArchiveRule:
+    """A zip of its publisher, in no package index: address, hash, and where it goes."""
+
+    name: str
+    version: str
+    url: str
+    sha256: str
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebGroup:
+    """Debian packages of one release, without their dependencies.
+
+    Attributes:
+        suite: the release ("bullseye").
+        target: folder of the image that they are unpacked below; empty for its root.
+        drop: patterns of paths that are left out; a pattern that ends in a slash takes what lies below.
+        keep: patterns of what is kept of the files that no image usually needs.
+    """
+
+    suite: str
+    names: tuple[str, ...]
+    target: str = ""
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlayFile:
+    """A file of ours in the toolchain: path relative to it, and where it comes from."""
+
+    path: str
+    source: Path
+    is_executable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProveStep:
+    """A command line run in the folder of the tools, and what it must show."""
+
+    run: str
+    shows: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A toolchain for one host architecture, with its locks."""
 
@@ -67,10 +99,32 @@ class Recipe:
     description: str
     folder: Path
     arch: str
+    archs: tuple[str, ...]
     rules: tuple[WheelRule, ...]
     wheels: tuple[LockedFile, ...]
-    deb_names: tuple[str, ...]
+    archives: tuple[ArchiveRule, ...]
+    deb_groups: tuple[DebGroup, ...]
     debs: tuple[LockedFile, ...]
+    overlay: tuple[OverlayFile, ...]
+    prove: tuple[ProveStep, ...]
+    is_abstract: bool = False
+    base: Recipe | None = None
+
+    @property
+    def dockerfile(self) -> Path:
+        """The recipe's own Dockerfile, else that of the recipe it extends."""
+        own = self.folder / "Dockerfile"
+        return self.base.dockerfile if self.base and not own.is_file() else own
+
+    @property
+    def own_rules(self) -> tuple[WheelRule, ...]:
+        """The wheels that this recipe itself names, which its own lock holds."""
+        return self.rules[len(self.base.rules) if self.base else 0 :]
+
+    @property
+    def own_deb_groups(self) -> tuple[DebGroup, ...]:
+        """The packages that this recipe itself names."""
+        return self.deb_groups[len(self.base.deb_groups) if self.base else 0 :]
 
     @property
     def id(self) -> str:
@@ -83,7 +137,11 @@ class Recipe:
                 "rules": [
                     [rule.name, rule.source, rule.target, rule.executables, rule.drop] for rule in self.rules
                 ],
-                "wrappers": wrapper_scripts(self.arch),
+                "archives": [[archive.sha256, archive.target] for archive in self.archives],
+                "wrappers": wrapper_scripts(),
+                "overlay": [
+                    [file.path, file.is_executable, sha256_file(file.source)] for file in self.overlay
+                ],
             }
         )
 
@@ -93,9 +151,12 @@ class Recipe:
         return digest(
             {
                 "toolchain": self.id,
-                "dockerfile": sha256_file(self.folder / "Dockerfile"),
+                "dockerfile": sha256_file(self.dockerfile),
                 "debs": [[deb.name, deb.version, deb.sha256] for deb in self.debs],
-                "deb_names": self.deb_names,
+                "groups": [
+                    [group.suite, group.names, group.target, group.drop, group.keep]
+                    for group in self.deb_groups
+                ],
             }
         )
 
@@ -109,34 +170,24 @@ class Recipe:
             needs_lock: False while the locks are being written.
 
         Raises:
-            ConfigError: `toolchain-unknown`, `recipe-malformed`, `lock-malformed`.
+            ConfigError: `toolchain-unknown`, `recipe-malformed`, `lock-malformed`,
+                `toolchain-arch-unsupported`.
         """
-        arch = arch or host_arch()
-        if not (folder / "recipe.toml").is_file():
-            known = ", ".join(sorted(path.parent.name for path in folder.parent.glob("*/recipe.toml")))
+        recipe = _read(folder, arch or host_arch())
+        if recipe.arch not in recipe.archs:
             raise ConfigError(
-                "toolchain-unknown", f"there is no toolchain {folder.name}", hint=f"known: {known}"
+                "toolchain-arch-unsupported",
+                f"there is no toolchain {recipe.name} for {recipe.arch} hosts",
+                hint=f"build it on {' or '.join(recipe.archs)}",
             )
-        data = _read_toml(folder / "recipe.toml", "recipe-malformed")
-        try:
-            rules = tuple(_rule(entry) for entry in data["wheel"])
-            recipe = cls(
-                name=str(data["name"]),
-                description=str(data["description"]),
-                folder=folder,
-                arch=arch,
-                rules=rules,
-                wheels=_locked(folder / "wheels.lock", "wheel", arch),
-                deb_names=tuple(data["debs"]),
-                debs=_locked(folder / "debs.lock", "deb", DEBIAN_ARCHS[arch]),
-            )
-        except (KeyError, TypeError) as exc:
-            raise _malformed(
-                "recipe-malformed", folder / "recipe.toml", f"field {exc} is missing or wrong"
-            ) from exc
         if needs_lock:
             _check_complete(recipe)
         return recipe
+
+
+def recipe_names(containers: Path) -> list[str]:
+    """Return the names of every toolchain that has a recipe, those that are only extended among them."""
+    return sorted(path.parent.name for path in containers.glob("*/recipe.toml"))
 
 
 def host_arch() -> str:
@@ -155,30 +206,57 @@ def host_arch() -> str:
     return machine
 
 
-def lock_text(table: str, entries: Sequence[LockedFile], header: str) -> str:
-    """Return the text of a lock file, sorted, with one `[[table]]` per file."""
-    blocks = [
-        "\n".join(f"{key} = {_toml_value(value)}" for key, value in _fields(entry).items())
-        for entry in sorted(entries, key=lambda entry: (entry.arch, entry.name))
-    ]
-    return "".join(
-        [*(f"# {line}\n" for line in header.splitlines()), *(f"\n[[{table}]]\n{b}\n" for b in blocks)]
+def _read(folder: Path, arch: str) -> Recipe:
+    file = folder / "recipe.toml"
+    if not file.is_file():
+        known = ", ".join(recipe_names(folder.parent))
+        raise ConfigError("toolchain-unknown", f"there is no toolchain {folder.name}", hint=f"known: {known}")
+    data = read_toml(file, "recipe-malformed")
+    try:
+        base = _read(folder.parent / str(data["extends"]), arch) if "extends" in data else None
+        recipe = _own(folder, arch, data)
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise malformed("recipe-malformed", file, f"field {exc} is missing or wrong") from exc
+    return _merged(base, recipe) if base else recipe
+
+
+def _own(folder: Path, arch: str, data: Mapping[str, Any]) -> Recipe:
+    return Recipe(
+        name=str(data["name"]),
+        description=str(data["description"]),
+        folder=folder,
+        arch=arch,
+        archs=tuple(data.get("archs", DEBIAN_ARCHS)),
+        rules=tuple(_rule(entry) for entry in data.get("wheel", ())),
+        wheels=_locked(folder / "wheels.lock", "wheel", arch),
+        archives=tuple(_archive(entry) for entry in data.get("archive", ())),
+        deb_groups=tuple(_group(entry, arch) for entry in data.get("debs", ())),
+        debs=_locked(folder / "debs.lock", "deb", DEBIAN_ARCHS[arch]),
+        overlay=tuple(_overlay(folder / "tree")),
+        is_abstract=bool(data.get("abstract", False)),
+        prove=tuple(
+            ProveStep(run=str(entry["run"]), shows=str(entry["shows"])) for entry in data.get("prove", ())
+        ),
     )
 
 
-def load_lock(path: Path, table: str) -> tuple[LockedFile, ...]:
-    """Read every entry of a lock, of all architectures; a lock that is not there has none.
-
-    Raises:
-        ConfigError: `lock-malformed`, naming the file, the entry and the field.
-    """
-    if not path.is_file():
-        return ()
-    data = _read_toml(path, "lock-malformed")
-    entries = tuple(_locked_file(entry, path) for entry in data.get(table, ()))
-    if len({(entry.name, entry.arch) for entry in entries}) != len(entries):
-        raise _malformed("lock-malformed", path, "a name stands twice for one architecture")
-    return entries
+def _merged(base: Recipe, own: Recipe) -> Recipe:
+    replaced = {file.path for file in own.overlay}
+    return Recipe(
+        name=own.name,
+        description=own.description,
+        folder=own.folder,
+        arch=own.arch,
+        archs=tuple(arch for arch in own.archs if arch in base.archs),
+        rules=base.rules + own.rules,
+        wheels=base.wheels + own.wheels,
+        archives=base.archives + own.archives,
+        deb_groups=base.deb_groups + own.deb_groups,
+        debs=base.debs + own.debs,
+        overlay=tuple(file for file in base.overlay if file.path not in replaced) + own.overlay,
+        prove=base.prove + own.prove,
+        base=base,
+    )
 
 
 def _locked(path: Path, table: str, arch: str) -> tuple[LockedFile, ...]:
@@ -189,10 +267,18 @@ def _check_complete(recipe: Recipe) -> None:
     locked = {wheel.name: wheel.version for wheel in recipe.wheels}
     for rule in recipe.rules:
         if locked.get(rule.name) != rule.version:
-            raise _malformed(
+            raise malformed(
                 "lock-malformed",
                 recipe.folder / "wheels.lock",
                 f"{rule.name} {rule.version} of recipe.toml is not locked for {recipe.arch}",
+            )
+
+
+def _overlay(tree: Path) -> Iterator[OverlayFile]:
+    for path in sorted(tree.rglob("*")):
+        if path.is_file():
+            yield OverlayFile(
+                path=path.relative_to(tree).as_posix(), source=path, is_executable=os.access(path, os.X_OK)
             )
 
 
@@ -202,52 +288,27 @@ def _rule(entry: Mapping[str, Any]) -> WheelRule:
         version=str(entry["version"]),
         source=str(entry["from"]),
         target=str(entry["to"]),
-        executables=tuple(entry["executables"]),
-        drop=tuple(entry["drop"]),
+        executables=tuple(entry.get("executables", ())),
+        drop=tuple(entry.get("drop", ())),
     )
 
 
-def _locked_file(entry: Mapping[str, Any], path: Path) -> LockedFile:
-    try:
-        locked = LockedFile(
-            name=str(entry["name"]),
-            version=str(entry["version"]),
-            arch=str(entry["arch"]),
-            sha256=str(entry["sha256"]),
-            size=int(entry["size"]),
-            filename=str(entry.get("filename", "")),
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise _malformed("lock-malformed", path, f"entry {entry!r}: field {exc} is missing or wrong") from exc
-    if not is_sha256(locked.sha256):
-        raise _malformed("lock-malformed", path, f"sha256 of {locked.name} is not 64 lowercase hex digits")
-    if locked.filename and not is_safe_name(locked.filename):
-        raise _malformed("lock-malformed", path, f"file name {locked.filename!r} is not a plain name")
-    return locked
+def _archive(entry: Mapping[str, Any]) -> ArchiveRule:
+    return ArchiveRule(
+        name=str(entry["name"]),
+        version=str(entry["version"]),
+        url=str(entry["url"]),
+        sha256=str(entry["sha256"]),
+        target=str(entry["to"]),
+    )
 
 
-def _fields(entry: LockedFile) -> dict[str, str | int]:
-    fields: dict[str, str | int] = {"name": entry.name, "version": entry.version, "arch": entry.arch}
-    if entry.filename:
-        fields["filename"] = entry.filename
-    return fields | {"sha256": entry.sha256, "size": entry.size}
-
-
-def _toml_value(value: str | int) -> str:
-    return str(value) if isinstance(value, int) else f'"{value}"'
-
-
-def _read_toml(path: Path, error_id: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise _malformed(error_id, path, str(exc)) from exc
-
-
-def _malformed(error_id: str, path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        error_id,
-        f"cannot use {path}",
-        why=why,
-        hint=f"`python -m ci images {path.parent.name} --lock` writes locks",
+def _group(entry: Mapping[str, Any], arch: str) -> DebGroup:
+    triplet = f"{arch.replace('_', '-')}-linux-gnu"
+    return DebGroup(
+        suite=str(entry["suite"]),
+        names=tuple(str(name).replace("{triplet}", triplet) for name in entry["names"]),
+        target=str(entry.get("to", "")),
+        drop=tuple(entry.get("drop", ())),
+        keep=tuple(entry.get("keep", ())),
     )

@@ -6,12 +6,15 @@ import io
 import os
 import re
 import stat
+import subprocess
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Final
 
-from ci import process
 from opencoti.errors import VerificationError
 
 TOOLCHAIN: Final = "opt/toolchain"
@@ -25,10 +28,20 @@ _UNUSED: Final = re.compile(
 _PASSWD: Final = b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
 
 
-def write_context(path: Path, *, dockerfile: Path, debs: Sequence[Path], toolchain: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PlacedDeb:
+    """A package file, the folder of the image that it is unpacked below, and patterns of what is left out."""
+
+    path: Path
+    target: str = ""
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+
+
+def write_context(path: Path, *, dockerfile: Path, debs: Sequence[PlacedDeb], toolchain: Path) -> None:
     """Write the build context: a Dockerfile and `rootfs.tar`, whose size is filled in afterwards.
 
-    `debs` are package files, whose order does not matter; `toolchain` is the unpacked one of the host engine.
+    Of two packages with the same file the later one wins; `toolchain` is the unpacked one of the host engine.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -46,37 +59,85 @@ def write_context(path: Path, *, dockerfile: Path, debs: Sequence[Path], toolcha
         file.write(_header("rootfs.tar", end - start - _BLOCK))
 
 
-def write_rootfs(file: IO[bytes], *, debs: Sequence[Path], toolchain: Path) -> None:
+def write_rootfs(file: IO[bytes], *, debs: Sequence[PlacedDeb], toolchain: Path) -> None:
     """Write the file system itself as an uncompressed tar at the end of `file`."""
-    entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
-    for deb in debs:
-        entries.update(_deb_entries(deb))
-    entries.update(_fixed_entries())
-    if "usr/bin/sh" not in entries:
-        entries["usr/bin/sh"] = (_link("usr/bin/sh", "dash"), b"")
+    owners: dict[str, int] = {}
+    for number, deb in enumerate(debs):
+        with _members(deb) as members:
+            owners |= {name: number for name, _, _ in members}
+    fixed = _fixed_entries({deb.target for deb in debs} - {""})
+    if "usr/bin/dash" in owners and "usr/bin/sh" not in owners:
+        fixed["usr/bin/sh"] = (_link("usr/bin/sh", "dash"), b"")
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.GNU_FORMAT) as archive:
-        for name in sorted({*entries, *_parents(entries)}):
-            info, data = entries.get(name) or (_folder(name), b"")
+        for name in sorted({*fixed, *_parents(fixed), *_parents(owners)} - set(owners)):
+            info, data = fixed.get(name) or (_folder(name), b"")
             archive.addfile(info, io.BytesIO(data) if info.isreg() else None)
-        _add_tree(archive, toolchain)
+        for number, deb in enumerate(debs):
+            with _members(deb) as members:
+                for name, info, content in members:
+                    if owners[name] == number and name not in fixed:
+                        archive.addfile(info, content)
+        _add_tree(archive, toolchain, known={*fixed, *_parents(fixed), *_parents(owners)})
 
 
-def _deb_entries(deb: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    done = process.run(["dpkg-deb", "--fsys-tarfile", deb])
-    if not done.is_ok:
-        raise VerificationError("deb-unreadable", f"cannot unpack package {deb}", why=done.error_text)
-    entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        for member in archive:
-            name = merged_name(member.name)
-            if member.isdir() or not name or _UNUSED.fullmatch(name):
-                continue
-            if member.issym():
-                entries[name] = (_link(name, member.linkname), b"")
-            elif content := archive.extractfile(member):
-                data = content.read()
-                entries[name] = (_file(name, len(data), bool(member.mode & stat.S_IXUSR)), data)
-    return entries
+@contextmanager
+def _members(deb: PlacedDeb) -> Iterator[Iterator[tuple[str, tarfile.TarInfo, IO[bytes] | None]]]:
+    """Read the files and links of a package one after another; a large one is never held in memory."""
+    command = ["dpkg-deb", "--fsys-tarfile", str(deb.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as unpacking:
+        assert unpacking.stdout is not None
+        try:
+            with tarfile.open(fileobj=unpacking.stdout, mode="r|") as archive:
+                yield _placed(deb, archive)
+            # The rest of the stream: padding, which dpkg-deb must be able to write to end well.
+            while unpacking.stdout.read(1 << 20):
+                pass
+        except tarfile.TarError as exc:
+            raise _unreadable(deb) from exc
+    if unpacking.returncode:
+        raise _unreadable(deb)
+
+
+def _placed(
+    deb: PlacedDeb, archive: tarfile.TarFile
+) -> Iterator[tuple[str, tarfile.TarInfo, IO[bytes] | None]]:
+    for member in archive:
+        name = merged_name(member.name)
+        if member.isdir() or not name or _is_dropped(name, deb):
+            continue
+        place = f"{deb.target}/{name}" if deb.target else name
+        if member.issym():
+            yield place, _link(place, _target(member.linkname, deb.target)), None
+        elif member.islnk():
+            inside = merged_name(member.linkname)
+            info = _link(place, f"{deb.target}/{inside}" if deb.target else inside)
+            info.type = tarfile.LNKTYPE
+            yield place, info, None
+        elif member.isreg():
+            info = _file(place, member.size, bool(member.mode & stat.S_IXUSR))
+            yield place, info, archive.extractfile(member)
+
+
+def _is_dropped(name: str, deb: PlacedDeb) -> bool:
+    is_unused = bool(_UNUSED.fullmatch(name)) and not _matches(name, deb.keep)
+    return is_unused or _matches(name, deb.drop)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, f"{pattern}*" if pattern.endswith("/") else pattern) for pattern in patterns)
+
+
+def _target(link: str, target: str) -> str:
+    """An absolute link of a package that is unpacked below a folder leads to the same file below it."""
+    return f"/{target}{link}" if target and link.startswith("/") else link
+
+
+def _unreadable(deb: PlacedDeb) -> VerificationError:
+    return VerificationError(
+        "deb-unreadable",
+        f"cannot unpack package {deb.path}",
+        hint="remove the file; it is fetched again",
+    )
 
 
 def merged_name(name: str) -> str:
@@ -91,9 +152,12 @@ def merged_name(name: str) -> str:
     return "/".join(["usr", *parts] if len(parts) > 1 and parts[0] in _MERGED else parts)
 
 
-def _fixed_entries() -> dict[str, tuple[tarfile.TarInfo, bytes]]:
-    entries = {name: (_link(name, f"usr/{name}"), b"") for name in _MERGED}
-    entries |= {name: (_folder(name), b"") for name in (*_MOUNT_POINTS, *(f"usr/{name}" for name in _MERGED))}
+def _fixed_entries(targets: Iterable[str]) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    entries: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
+    for start in ("", *(f"{target}/" for target in targets)):
+        entries |= {f"{start}{name}": (_link(f"{start}{name}", f"usr/{name}"), b"") for name in _MERGED}
+        entries |= {f"{start}usr/{name}": (_folder(f"{start}usr/{name}"), b"") for name in _MERGED}
+    entries |= {name: (_folder(name), b"") for name in _MOUNT_POINTS}
     temporary = _folder("tmp")
     temporary.mode = 0o1777
     return entries | {
@@ -102,13 +166,14 @@ def _fixed_entries() -> dict[str, tuple[tarfile.TarInfo, bytes]]:
     }
 
 
-def _add_tree(archive: tarfile.TarFile, root: Path) -> None:
-    for folder in ("opt", TOOLCHAIN):
+def _add_tree(archive: tarfile.TarFile, root: Path, *, known: set[str]) -> None:
+    for folder in sorted({"opt", TOOLCHAIN} - known):
         archive.addfile(_folder(folder))
     for path in sorted(_walk(root)):
         name = f"{TOOLCHAIN}/{path.relative_to(root).as_posix()}"
         if path.is_dir():
-            archive.addfile(_folder(name))
+            if name not in known:
+                archive.addfile(_folder(name))
             continue
         status = path.stat()
         with open(path, "rb") as file:

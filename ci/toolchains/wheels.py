@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from ci import process
-from ci.toolchains.recipe import LockedFile, WheelRule
+from ci.toolchains.lockfile import LockedFile
+from ci.toolchains.recipe import WheelRule
 from opencoti.console import Console
 from opencoti.errors import NetworkError, VerificationError, storage_error
 from opencoti.hashing import sha256_file

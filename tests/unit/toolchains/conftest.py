@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ci.paths import Layout
-from ci.toolchains.recipe import LockedFile, Recipe, host_arch, lock_text
+from ci.toolchains.lockfile import LockedFile, lock_text
+from ci.toolchains.recipe import Recipe, host_arch
 
 RECIPE = """
 name = "tiny"
 description = "one program"
-debs = []
 
 [[wheel]]
 name = "tinycc"

@@ -8,10 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from ci.paths import Layout
-from ci.toolchains.recipe import DEBIAN_ARCHS, LockedFile, Recipe, load_lock, lock_text
+from ci.toolchains.lockfile import LockedFile, load_lock, lock_text
+from ci.toolchains.recipe import DEBIAN_ARCHS, Recipe, recipe_names
 from opencoti.errors import ConfigError
 from tests.unit.toolchains.conftest import TinyToolchain
 
+# Toolchains that exist for x86-64 hosts alone.
+ONE_ARCH = {("rocm", "aarch64"), ("lavapipe", "aarch64")}
 ENTRY = LockedFile(name="libstdc++6", version="1:12~x", arch="amd64", sha256="a" * 64, size=5)
 
 
@@ -66,8 +69,40 @@ def test_the_ids_change_with_what_they_stand_for(tiny: TinyToolchain) -> None:
 def test_the_locks_of_this_repository_are_complete_and_hold_no_address(
     arch: str, real_layout: Layout
 ) -> None:
-    recipe = Recipe.load(real_layout.containers / "zig", arch)
-    assert {wheel.name for wheel in recipe.wheels} == {"cmake", "ninja", "ziglang"}
-    assert {deb.name for deb in recipe.debs} == set(recipe.deb_names)
-    for name in ("wheels.lock", "debs.lock", "recipe.toml", "Dockerfile"):
-        assert "://" not in (recipe.folder / name).read_text()
+    for name in recipe_names(real_layout.containers):
+        if (name, arch) in ONE_ARCH:
+            continue
+        recipe = Recipe.load(real_layout.containers / name, arch)
+        wanted = {(group.suite, deb) for group in recipe.deb_groups for deb in group.names}
+        assert {(deb.suite, deb.name) for deb in recipe.debs} == wanted
+    for path in real_layout.containers.rglob("*.lock"):
+        assert "://" not in path.read_text()
+
+
+def test_a_recipe_that_extends_another_has_its_parts_and_replaces_its_files(tiny: TinyToolchain) -> None:
+    base = tiny.folder
+    (base / "tree/bin").mkdir(parents=True)
+    (base / "tree/bin/cc").write_text("of the base")
+    (base / "tree/bin/ar").write_text("of the base")
+    own = base.with_name("own")
+    (own / "tree/bin").mkdir(parents=True)
+    (own / "tree/bin/cc").write_text("its own")
+    (own / "tree/bin/cc").chmod(0o755)
+    (own / "recipe.toml").write_text('name = "own"\nextends = "tiny"\ndescription = "more"\n')
+    recipe = Recipe.load(own)
+    assert {file.path: file.source.parent.parent.parent.name for file in recipe.overlay} == {
+        "bin/ar": "tiny",
+        "bin/cc": "own",
+    }
+    assert [rule.name for rule in recipe.rules] == ["tinycc"]
+    assert recipe.own_rules == ()
+    assert recipe.dockerfile == base / "Dockerfile"
+    before = recipe.id
+    (own / "tree/bin/cc").write_text("changed")
+    assert Recipe.load(own).id != before
+
+
+def test_a_toolchain_for_other_hosts_is_refused(real_layout: Layout) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Recipe.load(real_layout.containers / "rocm", "aarch64")
+    assert caught.value.error_id == "toolchain-arch-unsupported"

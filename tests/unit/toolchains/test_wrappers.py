@@ -16,7 +16,7 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "tool chain"
     for name in ("bin", "zig"):
         (folder / name).mkdir(parents=True)
-    scripts = {f"bin/{name}": text for name, text in wrapper_scripts("x86_64").items()}
+    scripts = {f"bin/{name}": text for name, text in wrapper_scripts().items()}
     scripts["zig/zig"] = '#!/bin/sh\nprintf "%s\\n" "$@"\n'
     for name, text in scripts.items():
         (folder / name).write_text(text)
@@ -62,3 +62,36 @@ def test_a_wrapper_works_by_relative_path_too(root: Path) -> None:
 def test_the_machine_is_described_without_its_kernel(root: Path) -> None:
     shown = [words(root / "bin/uname", option) for option in ("-s", "-r", "-m")]
     assert shown == [["Linux"], ["0"], ["x86_64"]]
+
+
+def test_the_machine_is_the_one_that_is_built_for(root: Path) -> None:
+    assert words(root / "bin/uname", "-m", OPENCOTI_TARGET="aarch64-linux-gnu.2.28") == ["aarch64"]
+
+
+@pytest.mark.parametrize(
+    ("march", "mcpu"),
+    [
+        ("armv8-a", "generic+v8a"),
+        ("armv8.2-a+dotprod", "generic+v8_2a+dotprod"),
+        ("armv8.2-a+dotprod+fp16+sve", "generic+v8_2a+dotprod+fullfp16+sve"),
+        ("armv9.2-a+fp16+sve+i8mm+sve2+sme", "generic+v9_2a+fullfp16+sve+i8mm+sve2+sme"),
+        ("armv8.6-a+nosve+nofp16", "generic+v8_6a-sve-fullfp16"),
+    ],
+)
+def test_zig_is_told_the_processor_in_its_own_words(root: Path, march: str, mcpu: str) -> None:
+    shown = words(root / "bin/cc", "-O2", f"-march={march}", "-c", "a b.c")
+    assert shown[-4:] == ["-O2", f"-mcpu={mcpu}", "-c", "a b.c"]
+
+
+def test_other_processors_keep_their_words(root: Path) -> None:
+    assert words(root / "bin/c++", "-march=x86-64-v3", "-msse4.2")[-2:] == ["-march=x86-64-v3", "-msse4.2"]
+
+
+def test_a_launcher_starts_the_compilers_and_nothing_else(root: Path, tmp_path: Path) -> None:
+    launcher = tmp_path / "launcher"
+    launcher.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    launcher.chmod(0o755)
+    given = f"{launcher} --quick"
+    shown = words(root / "bin/cc", "-c", "a.c", OPENCOTI_LAUNCHER=given)
+    assert shown[:3] == ["--quick", str(root / "zig/zig"), "cc"]
+    assert words(root / "bin/ar", "qc", "x.a", OPENCOTI_LAUNCHER=given) == ["ar", "qc", "x.a"]

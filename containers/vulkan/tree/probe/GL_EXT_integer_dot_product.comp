@@ -1,0 +1,5 @@
+#version 460
+// Does this shader compiler know the extension? ggml has faster kernels that need it.
+#extension GL_EXT_integer_dot_product : require
+
+void main() {}
