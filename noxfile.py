@@ -10,6 +10,7 @@ that no command knows is an error.
 """
 
 import os
+import tomllib
 from pathlib import Path
 
 import nox
@@ -23,6 +24,8 @@ nox.options.error_on_missing_interpreters = True
 # A compiler or a container needs longer to end than nox's 0.3 s and 0.2 s.
 INTERRUPT = {"interrupt_timeout": 30.0, "terminate_timeout": 15.0}
 ROOT = Path(__file__).parent
+# The one table of backends makes the sessions too.
+BACKENDS = tomllib.loads((ROOT / "containers" / "toolchains.toml").read_text(encoding="utf-8"))
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 
 
@@ -82,9 +85,14 @@ command("reset", "reset", doc="Bring the working tree back to the pristine base 
 command("apply", "apply", doc="Apply the patch series to the working tree, strictly.")
 command("make", "make", doc="Incremental build of the working tree as it is, edits included.")
 command("images", "images", doc="Build, lock (-- --lock) or verify (-- --verify) the toolchain images.")
-command(
-    "build_cpu", "build", "cpu", doc="Build the server and every CPU variant from the pinned, patched source."
-)
+for backend, row in BACKENDS.items():
+    command(
+        f"build_{backend}",
+        "build",
+        backend,
+        doc=f"Build the backend {backend} ({row['title']}) from the source.",
+    )
+command("all_backends", "build", "--all", doc="Build the CPU and every GPU backend that can be built here.")
 command("package", "package", doc="One executable file with its manifest; builds what is missing or stale.")
 command("verify", "verify", doc="Check an artifact against its manifest, member by member.")
 command("smoke", "smoke", doc="Boot the artifact with a tiny model and ask it something.")

@@ -14,11 +14,12 @@ from ci.engines import EngineName, select_engine
 from ci.locks import exclusive_lock
 from ci.patches.apply import AppliedTree, apply
 from ci.patches.worktree import snapshot
+from ci.paths import Layout
 from ci.pins import SourcePin
 from ci.stages import elf
 from ci.stages.model import Stage
 from ci.stages.runner import StageResult, run_stage
-from opencoti.errors import MissingError, storage_error
+from opencoti.errors import MissingError, UsageError, storage_error
 from opencoti.hashing import sha256_file
 
 LANE: Final = "elf"
@@ -26,12 +27,21 @@ LANE: Final = "elf"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """How to build; the words of `python -m ci build`."""
+    """How to build; the words of `python -m ci build`.
+
+    Attributes:
+        arch: architecture to build for, None for that of this machine.
+        archs: GPUs to build for, None for all of the table.
+        has_flash_attention: False leaves these kernels out of a GPU backend, for a quick trial.
+    """
 
     engine: EngineName
     toolchain: str
     jobs: int
     use_cache: bool = True
+    arch: str | None = None
+    archs: tuple[str, ...] | None = None
+    has_flash_attention: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +72,30 @@ def host_arch() -> str:
     return arch
 
 
+def target_arch(options: BuildOptions) -> str:
+    """Return the architecture to build for.
+
+    Raises:
+        MissingError: `arch-unsupported`.
+        UsageError: `system-toolchain-foreign`, only the pinned compilers know other machines than this one.
+    """
+    arch = options.arch or host_arch()
+    if options.toolchain == "system" and arch != host_arch():
+        raise UsageError(
+            "system-toolchain-foreign",
+            f"--toolchain system cannot build for {arch}",
+            why=f"the compilers of this machine are for {host_arch()}",
+            hint="leave the option out: the pinned compilers build for every architecture",
+        )
+    return arch
+
+
+def backend_folder(layout: Layout, backend: str, version: str, *, arch: str) -> Path:
+    """Return where the products of a backend go; those for other machines than this one lie apart."""
+    suffix = "" if arch == host_arch() else f"-{arch}"
+    return layout.dist / "backends" / backend / f"{version}{suffix}"
+
+
 def version_string(context: Context, pin: SourcePin) -> str:
     """Return `opencoti-<ver>-<tag>`, the name of the next cut."""
     from ci.package.tag import read_tag
@@ -80,7 +114,7 @@ def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
     Raises:
         OpencotiError: any of its kinds, see the commands `vendor` and `apply` and the engines.
     """
-    arch = host_arch()
+    arch = target_arch(options)
     source = prepare_source(context)
     name = version_string(context, source.pin)
     result = run_stage(
@@ -92,7 +126,7 @@ def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
         jobs=options.jobs,
         use_cache=options.use_cache,
     )
-    folder = publish(result, context.layout.dist / "backends" / "cpu" / source.pin.version)
+    folder = publish(result, backend_folder(context.layout, "cpu", source.pin.version, arch=arch))
     return BackendBuild(
         backend="cpu", arch=arch, source=source, version_string=name, result=result, folder=folder
     )
@@ -102,7 +136,7 @@ def make(context: Context, options: BuildOptions) -> StageResult:
     """Compile the working tree as it is, edits included; only what they touch is compiled again."""
     state = snapshot(context.layout, lane=LANE)
     return run_stage(
-        _stage(state, version_string(context, state.pin) + "-dev", host_arch(), options),
+        _stage(state, version_string(context, state.pin) + "-dev", target_arch(options), options),
         select_engine(options.engine, context.layout, context.console),
         layout=context.layout,
         source=state.folder,

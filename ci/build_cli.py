@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 
 from ci.context import Context
 from ci.engines.cli import add_engine_options, engine_name, job_count, toolchain_name
+from ci.stages.elf import CPU_VARIANTS
+from ci.toolchains.names import backend_names
+from opencoti.errors import UsageError
 
 if TYPE_CHECKING:
-    from ci.build import BuildOptions
+    from pathlib import Path
 
-BACKENDS = ("cpu",)
+    from ci.build import BuildOptions
+    from ci.stages.runner import StageResult
+
+BACKENDS = backend_names()
 
 
 def register(
@@ -21,12 +27,32 @@ def register(
     build = subparsers.add_parser(
         "build", parents=[common], help="build backends from the pinned, patched source"
     )
-    build.add_argument("backends", nargs="+", choices=BACKENDS, metavar="BACKEND", help="cpu")
+    build.add_argument("backends", nargs="*", metavar="BACKEND", help=", ".join(BACKENDS))
+    build.add_argument(
+        "--all",
+        action="store_true",
+        help="every backend that can be built here; one that cannot is skipped with a warning",
+    )
+    add_arch_option(build)
+    build.add_argument(
+        "--archs",
+        type=_targets,
+        default=None,
+        metavar="LIST",
+        help="GPUs to build for, such as 75 or 86,89 (default: all of containers/toolchains.toml); "
+        "a release refuses the result",
+    )
+    build.add_argument(
+        "--no-fa",
+        action="store_true",
+        help="leave the FlashAttention kernels out of CUDA and ROCm; a release refuses the result",
+    )
     add_engine_options(build)
     build.set_defaults(command=run_build)
     make = subparsers.add_parser(
         "make", parents=[common], help="incremental build of the working tree as it is, edits included"
     )
+    add_arch_option(make)
     add_engine_options(make)
     make.set_defaults(command=run_make)
     quickstart = subparsers.add_parser(
@@ -38,6 +64,16 @@ def register(
     quickstart.set_defaults(command=run_quickstart)
 
 
+def add_arch_option(parser: argparse.ArgumentParser) -> None:
+    """Add --arch."""
+    parser.add_argument(
+        "--arch",
+        choices=tuple(CPU_VARIANTS),
+        default=None,
+        help="architecture of the machines that it is for (default: that of this machine)",
+    )
+
+
 def options_of(args: argparse.Namespace) -> BuildOptions:
     """Read the engine options."""
     from ci.build import BuildOptions
@@ -47,34 +83,79 @@ def options_of(args: argparse.Namespace) -> BuildOptions:
         toolchain=toolchain_name(args),
         jobs=job_count(args),
         use_cache=not args.no_cache,
+        arch=getattr(args, "arch", None),
+        archs=getattr(args, "archs", None),
+        has_flash_attention=not getattr(args, "no_fa", False),
     )
 
 
 def run_build(args: argparse.Namespace, context: Context) -> int:
     """Build and print the folder of each backend."""
+    from ci.backends import build_all, build_gpu
     from ci.build import build_cpu
+    from ci.toolchains.table import load_table
 
-    built = build_cpu(context, options_of(args))
+    names = _chosen(args)
+    options = options_of(args)
+    rows: list[dict[str, object]] = []
+    skipped: dict[str, str] = {}
+    if "cpu" in names:
+        built = build_cpu(context, options)
+        rows.append(_row("cpu", built.arch, built.folder, built.result))
+    if args.all:
+        done, skipped = build_all(context, options)
+    else:
+        table = load_table(context.layout.table)
+        done = [build_gpu(context, table.backend(name), options) for name in names if name != "cpu"]
+    rows += [
+        _row(item.record.backend, item.record.arch, item.folder, item.result)
+        | {"targets": list(item.record.targets), "partial": list(item.record.partial)}
+        for item in done
+    ]
     context.console.result(
-        str(built.folder),
-        {
-            "backends": [
-                {
-                    "backend": built.backend,
-                    "arch": built.arch,
-                    "version_string": built.version_string,
-                    "folder": str(built.folder),
-                    "engine": built.result.engine,
-                    "toolchain": built.result.toolchain_id,
-                    "key": built.result.key,
-                    "from_cache": built.result.from_cache,
-                    "duration_s": round(built.result.duration_s, 1),
-                    "files": dict(built.result.files),
-                }
-            ]
-        },
+        "\n".join(str(row["folder"]) for row in rows), {"backends": rows, "skipped": skipped}
     )
     return 0
+
+
+def _chosen(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the backends named on the command line.
+
+    Raises:
+        UsageError: `build-nothing`, `build-unknown`.
+    """
+    if args.all:
+        return BACKENDS
+    if not args.backends:
+        raise UsageError(
+            "build-nothing", "no backend is named", hint=f"name some of {', '.join(BACKENDS)}, or give --all"
+        )
+    for name in args.backends:
+        if name not in BACKENDS:
+            raise UsageError(
+                "build-unknown",
+                f"there is no backend {name[:80]!r}",
+                hint=f"backends are {', '.join(BACKENDS)}",
+            )
+    return tuple(dict.fromkeys(args.backends))
+
+
+def _row(backend: str, arch: str, folder: Path, result: StageResult) -> dict[str, object]:
+    return {
+        "backend": backend,
+        "arch": arch,
+        "folder": str(folder),
+        "engine": result.engine,
+        "toolchain": result.toolchain_id,
+        "key": result.key,
+        "from_cache": result.from_cache,
+        "duration_s": round(result.duration_s, 1),
+        "files": dict(result.files),
+    }
+
+
+def _targets(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def run_make(args: argparse.Namespace, context: Context) -> int:

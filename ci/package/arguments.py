@@ -1,47 +1,21 @@
 """The `.args` of an artifact with a model, made from what the engine at hand really offers.
 
-Whether an engine offers an option is read from its bytes: option names are strings in it. The lanes'
-servers differ, and some options exist only with a patch.
+The options are those that the runtime gives an embedding server (`opencoti.embedder`). Whether an engine
+offers one is read from its bytes: option names are strings in it. The lanes' servers differ, and some
+options exist only with a patch.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from ci.package.content import MODEL_PREFIX, USER_ARGS
 from ci.package.inputs import open_input
 from ci.package.naming import Lane
+from opencoti.embedder.arguments import embedder_table
 from opencoti.errors import BuildError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option of the generated `.args`.
-
-    Attributes:
-        words: the option and its value.
-        lanes: where it belongs.
-        needs_patch: left out where the engine does not know it; otherwise that is an error.
-    """
-
-    words: tuple[str, ...]
-    lanes: tuple[Lane, ...] = ("ape", "elf")
-    needs_patch: bool = False
-
-
-_EMBEDDER: Final = (
-    Option(words=("--server",), lanes=("ape",)),
-    Option(words=("--embedding",)),
-    Option(words=("--pooling", "last")),
-    Option(words=("--ctx-size", "16384")),
-    Option(words=("--parallel", "2")),
-    Option(words=("--slot-initial-ctx", "4096"), needs_patch=True),
-    Option(words=("--slot-shrink-idle-ms", "30000"), needs_patch=True),
-)
 
 
 def embedder_args(engine: Path, *, lane: Lane, model: str, mmproj: str | None = None) -> bytes:
@@ -59,7 +33,7 @@ def embedder_args(engine: Path, *, lane: Lane, model: str, mmproj: str | None = 
     """
     files = [("-m", f"{MODEL_PREFIX}{model}")]
     files += [("--mmproj", f"{MODEL_PREFIX}{mmproj}")] if mmproj else []
-    wanted = [option for option in _EMBEDDER if lane in option.lanes]
+    wanted = [option for option in embedder_table() if lane in option.lanes]
     known = offered_options(engine, [option.words[0] for option in wanted])
     lacking = [o.words[0] for o in wanted if o.words[0] not in known and not o.needs_patch]
     if lacking:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ci.toolchains.names import backend_names
 from opencoti.errors import BuildError, UsageError
 from opencoti.manifest import SkippedBackend
 
-KNOWN: Final = ("cpu", "cuda12", "cuda13", "rocm", "vulkan")
+KNOWN: Final = backend_names()
 _CUDA: Final = ("cuda12", "cuda13")
 
 
@@ -51,7 +52,14 @@ def parse_backends(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def choose_backends(asked: Sequence[str] | None, *, built: Sequence[str], is_cpu_only: bool) -> BackendChoice:
+def choose_backends(
+    asked: Sequence[str] | None,
+    *,
+    built: Sequence[str],
+    is_cpu_only: bool,
+    reasons: Mapping[str, str] | None = None,
+    flavor: str | None = None,
+) -> BackendChoice:
     """Decide on the GPU backends.
 
     Args:
@@ -59,6 +67,9 @@ def choose_backends(asked: Sequence[str] | None, *, built: Sequence[str], is_cpu
         built: backends that are there to be embedded.
         is_cpu_only: `--cpu-only` was given. Naming no backend counts as this too as long as there is no
             GPU backend to embed.
+        reasons: why a backend is not among `built`, by name.
+        flavor: what `--flavor` named. Of two generations of CUDA it picks the one that goes in; without it
+            that is the newer one.
 
     Raises:
         UsageError: `cpu-only-contradicted`.
@@ -70,10 +81,15 @@ def choose_backends(asked: Sequence[str] | None, *, built: Sequence[str], is_cpu
             "cpu-only-contradicted", f"--cpu-only and --backends {','.join(gpu)} exclude each other"
         )
     possible = [name for name in built if name != "cpu"]
+    left_out = {} if asked is not None else _second_generation(possible, flavor)
     wanted = gpu if asked is not None else ([] if is_cpu_only else possible)
-    found = tuple(name for name in wanted if name in possible)
+    found = tuple(name for name in wanted if name in possible and name not in left_out)
+    why = {**(reasons or {}), **left_out}
+    missing = [name for name in wanted if name not in found]
+    if found and asked is None:
+        missing += [name for name in why if name not in missing and name not in found]
     skipped = tuple(
-        SkippedBackend(backend=name, reason="it was not built") for name in wanted if name not in found
+        SkippedBackend(backend=name, reason=why.get(name, "it was not built")) for name in missing
     )
     if wanted and not found:
         raise BuildError(
@@ -83,3 +99,16 @@ def choose_backends(asked: Sequence[str] | None, *, built: Sequence[str], is_cpu
             hint="give --cpu-only if that is what you want",
         )
     return BackendChoice(gpu=found, skipped=skipped, is_cpu_only=not wanted)
+
+
+def _second_generation(possible: Sequence[str], flavor: str | None) -> dict[str, str]:
+    """Return the generation of CUDA that stays out, with the reason; nothing while there is one at most."""
+    both = [name for name in possible if name in _CUDA]
+    if len(both) < len(_CUDA):
+        return {}
+    chosen = flavor if flavor in both else max(both)
+    return {
+        name: f"an artifact holds one generation of CUDA; this one holds {chosen}"
+        for name in both
+        if name != chosen
+    }

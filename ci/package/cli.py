@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.build_cli import options_of
+from ci.build_cli import add_arch_option, options_of
 from ci.context import Context
 from ci.engines.cli import add_engine_options
 
@@ -45,10 +46,18 @@ def register(
     parser.add_argument(
         "--cpu-only", action="store_true", help="no GPU backend; assumed while none can be built"
     )
+    parser.add_argument(
+        "--flavor",
+        type=_flavor,
+        metavar="NAME",
+        help="make a second artifact of this version, named with the suffix -NAME; `cuda12` embeds that "
+        "generation of CUDA instead of the newer one",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the result (dist/llamafile)")
     parser.add_argument(
         "--plan", action="store_true", help="build and write nothing: print what would be embedded"
     )
+    add_arch_option(parser)
     add_engine_options(parser)
     parser.set_defaults(command=run)
 
@@ -83,8 +92,16 @@ def _options(args: argparse.Namespace) -> PackageOptions:
         model=args.with_model,
         mmproj=args.mmproj,
         backends=args.backends,
+        arch=args.arch,
+        flavor=args.flavor,
         is_cpu_only=args.cpu_only,
     )
+
+
+def _flavor(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]{1,20}", text):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not made of 1 to 20 lowercase letters and digits")
+    return text
 
 
 def _backends(text: str) -> tuple[str, ...]:

@@ -14,11 +14,12 @@ from ci.build import BackendBuild
 from ci.cachefile import kept_file
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
-from ci.dso.rules import check_elf, role_of, rules_for, unresolved
+from ci.dso.rules import check_elf, rules_for_file, unresolved
 from ci.package.arguments import embedder_args
 from ci.package.artifact import Packaged, PackageInputs, assemble
 from ci.package.backends import BackendChoice, choose_backends
 from ci.package.content import model_member
+from ci.package.gpu import GpuParts, find_gpu
 from ci.package.loader import build_loader, loader_source_hash
 from ci.package.naming import size_warnings
 from ci.package.tag import read_tag
@@ -46,6 +47,8 @@ class PackageOptions:
         model: GGUF to embed.
         mmproj: its multimodal projector.
         backends: what `--backends` named, None for all that there are.
+        arch: what it is to run on, None for the architecture of this machine.
+        flavor: suffix of a second artifact of one version; `cuda12` also picks that generation of CUDA.
     """
 
     out: Path | None = None
@@ -53,6 +56,8 @@ class PackageOptions:
     model: Path | None = None
     mmproj: Path | None = None
     backends: tuple[str, ...] | None = None
+    arch: str | None = None
+    flavor: str | None = None
     is_cpu_only: bool = False
 
     @property
@@ -83,11 +88,18 @@ def package_set(context: Context, built: BackendBuild, options: PackageOptions) 
         OpencotiError: an input is missing, or the result cannot be written.
     """
     check_request(options)
-    choice = choose_backends(options.backends, built=[built.backend], is_cpu_only=options.is_cpu_only)
+    gpu = find_gpu(context, built)
+    choice = choose_backends(
+        options.backends,
+        built=[built.backend, *gpu.records],
+        is_cpu_only=options.is_cpu_only,
+        reasons=gpu.reasons,
+        flavor=options.flavor,
+    )
     for item in choice.skipped:
         context.console.warn(f"{item.backend} is not in the artifact: {item.reason}")
     out = options.out or context.layout.dist / "llamafile"
-    inputs = _inputs(context, built, options, choice)
+    inputs = _inputs(context, built, options, choice, gpu)
     engine = _assemble(context, inputs, out)
     if options.model is None:
         return PackagedSet(engine=engine)
@@ -137,16 +149,27 @@ def embedder_arguments(engine: Path, options: PackageOptions) -> bytes:
 
 
 def _inputs(
-    context: Context, built: BackendBuild, options: PackageOptions, choice: BackendChoice
+    context: Context,
+    built: BackendBuild,
+    options: PackageOptions,
+    choice: BackendChoice,
+    gpu: GpuParts,
 ) -> PackageInputs:
-    facts = {name: inspect_elf(built.folder / name) for name in elf.product_names(built.arch)}
-    require_sound(facts)
+    facts = {
+        name: inspect_elf(built.folder / name, with_instructions=True)
+        for name in elf.product_names(built.arch)
+    }
+    gpu_facts = gpu.facts(choice.gpu)
+    require_sound(facts, built.arch, beside=gpu_facts, provided=gpu.provided(choice.gpu))
     variants = elf.variant_names(built.arch)
     repository = repository_facts(context.layout.root)
     return PackageInputs(
         loader=_loader(context, built.arch),
         entry=built.folder / elf.SERVER,
-        libraries=tuple(built.folder / name for name in (*elf.CORE_LIBRARIES, *variants)),
+        libraries=(
+            *(built.folder / name for name in (*elf.CORE_LIBRARIES, *variants)),
+            *gpu.libraries(choice.gpu),
+        ),
         licences=_licences(context, built),
         args=None if options.model else read_args(options),
         version_string=built.version_string,
@@ -157,17 +180,34 @@ def _inputs(
         sources=(_source(built),),
         patches=_patches(built),
         patch_set_hash=built.source.patch_set_hash,
-        toolchains=_toolchains(context, built),
+        toolchains=(*_toolchains(built), *gpu.toolchains(choice.gpu)),
         host_binary=_host_binary(facts[elf.SERVER]),
         cpu_variants=elf.CPU_VARIANTS[built.arch],
-        dsos=tuple(_dso(name, facts[name], built) for name in variants),
+        dsos=(
+            *(_dso(name, facts[name], built) for name in variants),
+            *gpu.dsos(choice.gpu, gpu_facts),
+        ),
         skipped_backends=choice.skipped,
+        partial=gpu.partial(choice.gpu),
+        flavor=options.flavor,
         is_cpu_only=choice.is_cpu_only,
     )
 
 
-def require_sound(facts: Mapping[str, ElfFacts]) -> None:
-    """Refuse products that differ from the rules of their kind, or that cannot be loaded together.
+def require_sound(
+    facts: Mapping[str, ElfFacts],
+    arch: str,
+    *,
+    beside: Mapping[str, ElfFacts] | None = None,
+    provided: frozenset[str] = frozenset(),
+) -> None:
+    """Refuse products for another processor, that break the rules of their kind, or do not fit together.
+
+    Args:
+        facts: the products of the CPU build, by file name.
+        arch: the architecture that they must be for.
+        beside: GPU libraries, whose own rules were checked when they were built.
+        provided: symbols that libraries of the user's machine provide.
 
     Raises:
         BuildError: `product-unsound`; names the file and the rule.
@@ -175,10 +215,10 @@ def require_sound(facts: Mapping[str, ElfFacts]) -> None:
     problems = [
         problem
         for name, found in facts.items()
-        if (role := role_of(name)) is not None
-        for problem in check_elf(found, rules_for(role))
+        if (rules := rules_for_file(name, arch)) is not None
+        for problem in check_elf(found, rules)
     ]
-    problems += unresolved(facts.values())
+    problems += unresolved([*facts.values(), *(beside or {}).values()], provided=provided)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BuildError(
@@ -252,7 +292,7 @@ def _patches(built: BackendBuild) -> tuple[Patch, ...]:
     )
 
 
-def _toolchains(context: Context, built: BackendBuild) -> tuple[Toolchain, ...]:
+def _toolchains(built: BackendBuild) -> tuple[Toolchain, ...]:
     record = built.result.toolchain
     return (
         Toolchain(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ci.build import LANE, host_arch, version_string
+from ci.build import LANE, backend_folder, host_arch, version_string
 from ci.context import Context
 from ci.package.backends import choose_backends
 from ci.package.command import (
@@ -17,6 +17,7 @@ from ci.package.command import (
     read_args,
 )
 from ci.package.content import ARGS_NAME, check_args, check_references, model_member
+from ci.package.gpu import read_gpu
 from ci.package.naming import artifact_name, embedder_name
 from ci.package.plan import PackagePlan, PlannedArtifact, PlannedMember, file_size, plan_artifact, plan_member
 from ci.package.tag import read_tag
@@ -35,8 +36,8 @@ def plan_package(context: Context, options: PackageOptions) -> PackagePlan:
         OpencotiError: what can be seen to be wrong with the options or the checkout before building.
     """
     check_request(options)
-    choice = choose_backends(options.backends, built=["cpu"], is_cpu_only=options.is_cpu_only)
     planner = _Planner(context, options)
+    choice = planner.choice
     artifacts = [planner.engine()]
     if options.model is not None:
         artifacts.append(planner.embedder())
@@ -55,22 +56,33 @@ class _Planner:
     def __init__(self, context: Context, options: PackageOptions) -> None:
         self._context = context
         self._options = options
-        self._arch = host_arch()
+        self._arch = options.arch or host_arch()
         self._lane: Lane = find_lane(context.layout, LANE)
         pin = SourcePin.load(self._lane.pin)
         self.version_string = version_string(context, pin)
-        self._built = context.layout.dist / "backends" / "cpu" / pin.version
+        self._built = backend_folder(context.layout, "cpu", pin.version, arch=self._arch)
         self._out = options.out or context.layout.dist / "llamafile"
+        # What fits the source is known when it has been applied, which a plan does not do.
+        self._gpu = read_gpu(context, pin.version, arch=self._arch, tree=None)
+        self.choice = choose_backends(
+            options.backends,
+            built=["cpu", *self._gpu.records],
+            is_cpu_only=options.is_cpu_only,
+            reasons=self._gpu.reasons,
+            flavor=options.flavor,
+        )
 
     def engine(self) -> PlannedArtifact:
         """Plan the bare engine."""
-        name = artifact_name(version_string=self.version_string, arch=self._arch)
+        name = artifact_name(version_string=self.version_string, arch=self._arch, flavor=self._options.flavor)
         return self._artifact(name, [], None if self._options.model else read_args(self._options))
 
     def embedder(self) -> PlannedArtifact:
         """Plan the artifact with the model."""
         tag = read_tag(self._context.layout.opencoti_tag)
-        name = embedder_name(version_string=self.version_string, tag=tag, arch=self._arch)
+        name = embedder_name(
+            version_string=self.version_string, tag=tag, arch=self._arch, flavor=self._options.flavor
+        )
         models = [plan_member(model_member(path), str(path)) for path in self._options.models]
         server = self._built / elf.SERVER
         if self._options.args_file is None and file_size(server) is None:
@@ -98,6 +110,8 @@ class _Planner:
     def _shared(self) -> Iterator[PlannedMember]:
         for name in elf.product_names(self._arch):
             yield self._file(name, self._built / name, 0o755)
+        for path in self._gpu.libraries(self.choice.gpu):
+            yield self._file(path.name, path, 0o755)
         for name, inside in UPSTREAM_LICENCES.items():
             yield self._file(name, self._lane.tree / inside, 0o644)
         yield self._file("LICENSE.opencoti", self._context.layout.root / "LICENSE", 0o644)
