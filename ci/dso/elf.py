@@ -7,16 +7,18 @@ file is not trusted: whatever is wrong with it is a `ConfigError`.
 from __future__ import annotations
 
 import mmap
-import os
 import re
-import stat
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from opencoti.errors import ConfigError, storage_error
+from ci.dso.fatbin import CudaTargets, cuda_targets
+from ci.dso.hipfat import hip_targets
+from ci.dso.instructions import InstructionFacts, instruction_facts
+from ci.dso.opened import OpenElf, malformed, opened_elf
 
 INIT_SYMBOLS: Final = ("ggml_backend_init", "ggml_backend_score")
 BUILD_PREFIXES: Final = tuple(f"/{name}/" for name in ("home", "root", "tmp", "build", "github", "Users"))
@@ -32,6 +34,9 @@ _MAX_SYMBOLS: Final = 2_000_000
 _MAX_PATHS: Final = 50
 # A version name without a number that stands for one (glibc's marker for packed relative relocations).
 _NAMED_VERSIONS: Final = {"GLIBC_ABI_DT_RELR": ("GLIBC", "2.36")}
+# A path begins a string: what stands before it is no letter, digit or part of a longer path.
+_IN_A_PATH: Final = frozenset(string.ascii_letters.encode() + string.digits.encode() + b"_.~*/-")
+_PATH_REST: Final = re.compile(rb"[\x21-\x7e]{1,200}")
 _VERSION_NAME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+]*?)_([0-9]+(?:\.[0-9]+)*)")
 
 
@@ -47,7 +52,16 @@ class VersionNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class ElfFacts:
-    """What was read from one ELF file. Lists are sorted."""
+    """What was read from one ELF file. Lists are sorted.
+
+    Attributes:
+        cuda: for which NVIDIA GPUs it holds code; None if for none.
+        hip: the same for AMD GPUs.
+        page_size_max: the largest pages of memory, in bytes, that it can be loaded with; None if it is
+            never loaded.
+        instructions: what its code uses beyond plain x86-64; None if that was not asked for or is for
+            another processor.
+    """
 
     path: Path
     kind: Kind
@@ -65,6 +79,15 @@ class ElfFacts:
     has_writable_code: bool
     has_debug_info: bool
     build_paths: tuple[str, ...]
+    page_size_max: int | None = None
+    cuda: CudaTargets | None = None
+    hip: tuple[str, ...] | None = None
+    instructions: InstructionFacts | None = None
+
+    @property
+    def gpu_targets(self) -> tuple[str, ...]:
+        """The GPUs it holds code for, by their full names (`sm_90a`, `compute_90`, `gfx1100`)."""
+        return (*(self.cuda.names if self.cuda else ()), *(self.hip or ()))
 
     @property
     def init_symbols(self) -> tuple[str, ...]:
@@ -91,31 +114,22 @@ class ElfFacts:
         return self.floor("GLIBCXX")
 
 
-def inspect_elf(path: Path, *, build_prefixes: Sequence[str] = BUILD_PREFIXES) -> ElfFacts:
+def inspect_elf(
+    path: Path, *, build_prefixes: Sequence[str] = BUILD_PREFIXES, with_instructions: bool = False
+) -> ElfFacts:
     """Read an ELF file.
 
     Args:
         path: executable, shared object or relocatable object.
         build_prefixes: folders of a build machine; strings that start with one are reported.
+        with_instructions: decode its code as well: about 0.2 s per million instructions.
 
     Raises:
-        ConfigError: `not-elf`, `elf-malformed`.
+        ConfigError: `not-elf`, `elf-malformed`, `fatbin-malformed`, `hip-bundle-malformed`.
         StorageError: it cannot be read.
     """
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for a writer for ever
-            raise ConfigError("not-elf", f"{path} is no file", hint="give an executable or a shared object")
-        file = open(path, "rb")  # noqa: SIM115 (closed below)
-    except OSError as exc:
-        raise storage_error(exc, f"cannot read {path}") from exc
-    with file:
-        try:
-            return _read(file, path, build_prefixes)
-        except ConfigError:
-            raise
-        except Exception as exc:
-            # Hostile bytes get all kinds out of pyelftools, an OSError of a seek to 2**63 among them.
-            raise _malformed(path, f"{type(exc).__name__}: {exc}"[:200]) from exc
+    with opened_elf(path) as opened:
+        return _read(opened, build_prefixes, with_instructions=with_instructions)
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -123,15 +137,9 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def _read(file: IO[bytes], path: Path, build_prefixes: Sequence[str]) -> ElfFacts:
-    from elftools.elf.elffile import ELFFile
-
-    if file.read(4) != b"\x7fELF":
-        raise ConfigError("not-elf", f"{path} is no ELF file", hint="give an executable or a shared object")
-    elf = ELFFile(file)
-    size = os.fstat(file.fileno()).st_size
+def _read(opened: OpenElf, build_prefixes: Sequence[str], *, with_instructions: bool) -> ElfFacts:
+    elf, path = opened.elf, opened.path
     segments = list(elf.iter_segments())
-    _require_inside(elf, segments, size, path)
     tags = _dynamic_tags(segments)
     symbols = _Symbols.read(elf, has_versions="DT_VERNEED" in tags, path=path)
     return ElfFacts(
@@ -150,20 +158,12 @@ def _read(file: IO[bytes], path: Path, build_prefixes: Sequence[str]) -> ElfFact
         has_executable_stack=_has_executable_stack(elf, segments),
         has_writable_code=_has_writable_code(segments, tags),
         has_debug_info=_has_debug_info(elf),
-        build_paths=_build_paths(file, build_prefixes, size),
+        build_paths=_build_paths(opened.data, build_prefixes),
+        page_size_max=_page_size_max(segments),
+        cuda=cuda_targets(opened),
+        hip=hip_targets(opened),
+        instructions=instruction_facts(opened) if with_instructions else None,
     )
-
-
-def _require_inside(elf: Any, segments: list[Any], size: int, path: Path) -> None:
-    """Refuse a truncated file: everything that is loaded or named must lie inside it."""
-    ends = [segment["p_offset"] + segment["p_filesz"] for segment in segments]
-    ends += [
-        section["sh_offset"] + section["sh_size"]
-        for section in elf.iter_sections()
-        if section["sh_type"] not in ("SHT_NOBITS", "SHT_NULL")
-    ]
-    if max(ends, default=0) > size:
-        raise _malformed(path, f"it has {size} bytes and speaks of {max(ends)}")
 
 
 def _dynamic_tags(segments: list[Any]) -> dict[str, list[str]]:
@@ -211,6 +211,11 @@ def _has_executable_stack(elf: Any, segments: list[Any]) -> bool:
     return any(flag & 1 for flag in flags) if flags else elf["e_machine"] in ("EM_X86_64", "EM_386")
 
 
+def _page_size_max(segments: list[Any]) -> int | None:
+    """Return the smallest alignment of what is loaded: pages may not be larger."""
+    return min((segment["p_align"] for segment in segments if segment["p_type"] == "PT_LOAD"), default=None)
+
+
 def _has_writable_code(segments: list[Any], tags: dict[str, list[str]]) -> bool:
     both = 0x1 | 0x2  # PF_X | PF_W
     loaded = (segment["p_flags"] for segment in segments if segment["p_type"] == "PT_LOAD")
@@ -236,7 +241,7 @@ class _Symbols:
         table = next((item for item in elf.iter_sections() if item["sh_type"] == "SHT_DYNSYM"), None)
         needs = next((item for item in elf.iter_sections() if item["sh_type"] == "SHT_GNU_verneed"), None)
         if has_versions and needs is None:
-            raise _malformed(path, "its section headers were removed, so symbol versions cannot be read")
+            raise malformed(path, "its section headers were removed, so symbol versions cannot be read")
         versions = dict(_needed_versions(needs)) if needs is not None else {}
         exports: set[str] = set()
         undefined: set[str] = set()
@@ -286,6 +291,8 @@ def _highest(
     highest: dict[str, VersionNeed] = {}
     private: set[str] = set()
     for number, (library, name) in sorted(versions.items()):
+        if name == library:
+            continue  # the base version of a library has the library's own name: it promises nothing
         parsed = _NAMED_VERSIONS.get(name) or _parse_version(name)
         if parsed is None:
             private.add(name)
@@ -303,19 +310,23 @@ def _parse_version(name: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def _build_paths(file: IO[bytes], prefixes: Sequence[str], size: int) -> tuple[str, ...]:
+def _build_paths(data: mmap.mmap, prefixes: Sequence[str]) -> tuple[str, ...]:
     """Return the strings in the file that start with one of the folders, at most fifty."""
-    if not size or not prefixes:
-        return ()
-    # A path begins a string: what stands before it is no letter, digit or part of a longer path.
-    alternatives = b"|".join(re.escape(prefix.encode()) for prefix in prefixes)
-    pattern = re.compile(rb"(?<![A-Za-z0-9_.~*/-])(?:" + alternatives + rb")[\x21-\x7e]{1,200}")
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = {match[0].decode("ascii") for match in islice(pattern.finditer(data), 20 * _MAX_PATHS)}
+    found = {text.decode("ascii") for text in islice(_path_texts(data, prefixes), 20 * _MAX_PATHS)}
     return tuple(sorted(found)[:_MAX_PATHS])
 
 
-def _malformed(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        "elf-malformed", f"cannot inspect {path}", why=why, hint="build it again; the file may be truncated"
-    )
+def _path_texts(data: mmap.mmap, prefixes: Sequence[str]) -> Iterator[bytes]:
+    if not prefixes:
+        return
+    # What stands in front is looked at afterwards: as a part of the pattern it makes the search far slower.
+    starts = re.compile(b"|".join(re.escape(prefix.encode()) for prefix in prefixes))
+    end = 0
+    for match in starts.finditer(data):
+        at = match.start()
+        if at < end or (at and data[at - 1] in _IN_A_PATH):
+            continue
+        text = _PATH_REST.match(data, match.end())
+        if text:
+            end = text.end()
+            yield data[at:end]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ci.dso.elf import ElfFacts
-from ci.dso.rules import Problem
+from ci.dso.problem import Problem
 
 
 def as_dict(facts: ElfFacts, problems: list[Problem]) -> dict[str, Any]:
@@ -33,6 +33,9 @@ def as_dict(facts: ElfFacts, problems: list[Problem]) -> dict[str, Any]:
         "writableCode": facts.has_writable_code,
         "debugInfo": facts.has_debug_info,
         "buildPaths": list(facts.build_paths),
+        "cuda": _cuda(facts),
+        "hip": None if facts.hip is None else list(facts.hip),
+        "instructions": _instructions(facts),
         "problems": [{"id": item.problem_id, "detail": item.detail} for item in problems],
     }
 
@@ -48,6 +51,8 @@ def as_text(facts: ElfFacts, problems: list[Problem]) -> str:
             f"{need.family} {need.version} ({need.symbol or need.library})" for need in facts.version_needs
         ),
         "entry points": " ".join(facts.init_symbols),
+        "code for": " ".join(facts.gpu_targets),
+        "processor": _processor(facts),
         "warnings": ", ".join(_warnings(facts)),
     }
     lines = [f"  {name:<13}{text}" for name, text in rows.items() if text]
@@ -63,3 +68,25 @@ def _warnings(facts: ElfFacts) -> list[str]:
         f"{len(facts.build_paths)} build paths": bool(facts.build_paths),
     }
     return [name for name, is_set in marks.items() if is_set]
+
+
+def _cuda(facts: ElfFacts) -> dict[str, list[str]] | None:
+    if facts.cuda is None:
+        return None
+    return {"sass": list(facts.cuda.sass), "ptx": list(facts.cuda.ptx), "other": list(facts.cuda.other)}
+
+
+def _instructions(facts: ElfFacts) -> dict[str, Any] | None:
+    found = facts.instructions
+    if found is None:
+        return None
+    uses = {use.feature: {"count": use.count, "functions": list(use.functions)} for use in found.uses}
+    return {"total": found.total, "unknown": found.unknown, "uses": uses}
+
+
+def _processor(facts: ElfFacts) -> str:
+    if facts.instructions is None:
+        return ""
+    words = ["x86-64", *(use.feature for use in facts.instructions.uses)]
+    unknown = facts.instructions.unknown
+    return " ".join(words) + (f" ({unknown} places not understood)" if unknown else "")

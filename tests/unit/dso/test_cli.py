@@ -12,8 +12,9 @@ from ci.context import Context
 from ci.dso import cli
 from ci.paths import Layout
 from opencoti.console import Console
-from opencoti.errors import ConfigError
+from opencoti.errors import ConfigError, UsageError
 from tests.conftest import RecordedConsole
+from tests.fakes.gpu_files import PTX, SASS, FatEntry, elf_file, fat_binary
 
 
 def _run(layout: Layout, console: Console, *words: str) -> int:
@@ -47,3 +48,60 @@ def test_a_file_that_is_no_elf_stops_it(tmp_path: Path, layout: Layout, recorded
     path.write_text("not one")
     with pytest.raises(ConfigError):
         _run(layout, recorded.console, str(path))
+
+
+ROW = """
+[cuda13]
+title = "NVIDIA CUDA 13"
+kind = "cuda"
+toolchain = "cuda13"
+toolkit = "13.5"
+library = "libggml-cuda.so"
+hosts = ["x86_64"]
+targets.x86_64 = ["75", "90+ptx"]
+needed = ["libcublas.so.13"]
+glibc = "2.31"
+"""
+
+
+@pytest.fixture
+def cuda_file(tmp_path: Path, layout: Layout) -> Path:
+    """A library with code for one GPU too few, and one instruction that not every processor has."""
+    layout.containers.mkdir()
+    (layout.containers / "toolchains.toml").write_text(ROW)
+    entries = [FatEntry(kind=SASS, arch="75"), FatEntry(kind=PTX, arch="90")]
+    path = tmp_path / "libggml-cuda.so"
+    code = bytes.fromhex("90 62 f1 74 48 58 c2")
+    path.write_bytes(elf_file({".nv_fatbin": fat_binary(*entries), ".text": code}))
+    return path
+
+
+def test_a_gpu_library_is_compared_with_its_row(
+    cuda_file: Path, layout: Layout, recorded: RecordedConsole
+) -> None:
+    assert _run(layout, recorded.console, str(cuda_file), "--backend", "cuda13") == 6
+    text = recorded.out.getvalue()
+    assert "code for     sm_75 compute_90" in text
+    assert "processor    x86-64 AVX512" in text
+    assert "it holds no code for sm_90 [target-missing]" in text
+    assert "1 instructions need AVX512: 0x1001 [instructions-leaked]" in text
+
+
+def test_without_a_row_the_list_of_gpus_is_left_open(
+    cuda_file: Path, layout: Layout, recorded: RecordedConsole
+) -> None:
+    console = Console(as_json=True, stdout=recorded.out, stderr=recorded.err)
+    _run(layout, console, str(cuda_file))
+    [entry] = json.loads(recorded.out.getvalue())
+    assert entry["cuda"] == {"sass": ["75"], "ptx": ["90"], "other": []}
+    assert entry["hip"] is None
+    assert entry["instructions"]["uses"] == {"AVX512": {"count": 1, "functions": ["0x1001"]}}
+    assert not [item for item in entry["problems"] if item["id"].startswith("target-")]
+
+
+def test_a_row_that_is_not_in_the_table_is_refused(
+    cuda_file: Path, layout: Layout, recorded: RecordedConsole
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        _run(layout, recorded.console, str(cuda_file), "--backend", "cuda31")
+    assert caught.value.error_id == "backend-not-in-table"
