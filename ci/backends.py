@@ -14,13 +14,15 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from ci.build import BuildOptions, backend_folder, prepare_source, publish, target_arch
+from ci.build import LANE, BuildOptions, backend_folder, prepare_source, publish, target_arch
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
 from ci.dso.rules import Rules, check_elf, gpu_rules, role_of
 from ci.engines import select_engine
 from ci.git import Repository
 from ci.patches.apply import AppliedTree
+from ci.pins import SourcePin
+from ci.sources.lanes import find_lane
 from ci.stages.gpu import SUBTREE, gpu_stage
 from ci.stages.runner import StageResult, run_stage
 from ci.toolchains.table import Backend, Table, load_table
@@ -92,6 +94,7 @@ def build_gpu(context: Context, backend: Backend, options: BuildOptions) -> Buil
             hint=f"it is built for {' and '.join(backend.hosts)}",
         )
     targets = backend.choose_targets(arch, options.archs)
+    engine = select_engine(options.engine, context.layout, context.console)
     source = prepare_source(context)
     tree = ggml_tree(source)
     stage = gpu_stage(
@@ -101,7 +104,6 @@ def build_gpu(context: Context, backend: Backend, options: BuildOptions) -> Buil
         has_flash_attention=options.has_flash_attention,
         source_tree=tree,
     )
-    engine = select_engine(options.engine, context.layout, context.console)
     result = run_stage(
         stage,
         engine,
@@ -249,7 +251,7 @@ def _skipped_path(folder: Path) -> Path:
 
 
 def _write_skipped(context: Context, backend: Backend, options: BuildOptions, reason: str) -> None:
-    pin = prepare_source(context).pin
+    pin = SourcePin.load(find_lane(context.layout, LANE).pin)
     folder = backend_folder(context.layout, backend.name, pin.version, arch=target_arch(options))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,12 @@ def register(
         "--cpu-only", action="store_true", help="no GPU backend; assumed while none can be built"
     )
     parser.add_argument(
+        "--cublas",
+        choices=("system", "bundle"),
+        default="system",
+        help="system: CUDA's libraries come with the user's CUDA (default); bundle: embed them, about 0.6 GB",
+    )
+    parser.add_argument(
         "--flavor",
         type=_flavor,
         metavar="NAME",
@@ -95,6 +101,7 @@ def _options(args: argparse.Namespace) -> PackageOptions:
         arch=args.arch,
         flavor=args.flavor,
         is_cpu_only=args.cpu_only,
+        is_bundled=args.cublas == "bundle",
     )
 
 

@@ -18,6 +18,7 @@ from ci.dso.rules import check_elf, rules_for_file, unresolved
 from ci.package.arguments import embedder_args
 from ci.package.artifact import Packaged, PackageInputs, assemble
 from ci.package.backends import BackendChoice, choose_backends
+from ci.package.bundle import Bundle
 from ci.package.content import model_member
 from ci.package.gpu import GpuParts, find_gpu
 from ci.package.loader import build_loader, loader_source_hash
@@ -48,6 +49,7 @@ class PackageOptions:
         mmproj: its multimodal projector.
         backends: what `--backends` named, None for all that there are.
         arch: what it is to run on, None for the architecture of this machine.
+        is_bundled: embed the vendor's libraries (cuBLAS) too.
         flavor: suffix of a second artifact of one version; `cuda12` also picks that generation of CUDA.
     """
 
@@ -59,6 +61,7 @@ class PackageOptions:
     arch: str | None = None
     flavor: str | None = None
     is_cpu_only: bool = False
+    is_bundled: bool = False
 
     @property
     def models(self) -> tuple[Path, ...]:
@@ -160,6 +163,7 @@ def _inputs(
         for name in elf.product_names(built.arch)
     }
     gpu_facts = gpu.facts(choice.gpu)
+    bundle = gpu.bundle(context, choice.gpu, built.arch) if options.is_bundled and choice.gpu else Bundle()
     require_sound(facts, built.arch, beside=gpu_facts, provided=gpu.provided(choice.gpu))
     variants = elf.variant_names(built.arch)
     repository = repository_facts(context.layout.root)
@@ -169,8 +173,9 @@ def _inputs(
         libraries=(
             *(built.folder / name for name in (*elf.CORE_LIBRARIES, *variants)),
             *gpu.libraries(choice.gpu),
+            *bundle.libraries,
         ),
-        licences=_licences(context, built),
+        licences={**_licences(context, built), **bundle.licences},
         args=None if options.model else read_args(options),
         version_string=built.version_string,
         tag=read_tag(context.layout.opencoti_tag),

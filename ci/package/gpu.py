@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,8 @@ from ci.backends import BackendRecord, ggml_tree, read_built
 from ci.build import BackendBuild, backend_folder
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
+from ci.package.bundle import Bundle, bundle_of
+from ci.package.plan import PlannedMember
 from ci.toolchains.stubs import stub_symbols
 from ci.toolchains.table import Table, load_table
 from opencoti.manifest import Dso, Toolchain
@@ -59,6 +61,29 @@ class GpuParts:
             )
             for record in (self.records[name] for name in chosen)
         )
+
+    def bundle(self, context: Context, chosen: tuple[str, ...], arch: str) -> Bundle:
+        """Return the vendors' libraries of the chosen backends that have any to embed.
+
+        Raises:
+            UsageError: `bundle-unknown`, none of them has.
+        """
+        backends = [self.table.backend(name) for name in chosen]
+        with_bundle = [backend for backend in backends if backend.bundle] or backends[:1]
+        parts = [bundle_of(context, backend, arch) for backend in with_bundle]
+        return Bundle(
+            libraries=tuple(path for part in parts for path in part.libraries),
+            licences={name: path for part in parts for name, path in part.licences.items()},
+        )
+
+    def planned_bundle(self, chosen: tuple[str, ...]) -> Iterator[PlannedMember]:
+        """Return what `bundle` would add, without fetching it."""
+        for part in (part for name in chosen for part in self.table.backend(name).bundle):
+            for file in part.files:
+                yield PlannedMember(name=file, mode=0o755, size=None, origin=f"wheel {part.wheel}")
+            yield PlannedMember(
+                name=f"LICENSE.{part.wheel}", mode=0o644, size=None, origin=f"wheel {part.wheel}"
+            )
 
     def partial(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
         """Return what trial builds left out."""

@@ -2,7 +2,8 @@
 
 CMake writes `<NAME>-NOTFOUND` for whatever it did not find. Most of it is optional (a code-sign tool, a
 scan-deps program), so the cache alone says nothing. It is a failure when the value is *used*: in a
-command of the generated build, in what was printed, or in a variable that no build can do without.
+command of the generated build, in what was printed, or in a variable that no build can do without. A project
+that the build configures for itself (ggml has one for its shaders) is looked at too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ci.stages.model import Stage
 from opencoti.errors import BuildError
 
 NOT_FOUND: Final = "-NOTFOUND"
+_CACHE: Final = "CMakeCache.txt"
 _COMMAND_FILES: Final = ("build.ninja", "CMakeFiles/rules.ninja")
 _REQUIRED_VARIABLES: Final = frozenset(
     {
@@ -27,6 +29,7 @@ _REQUIRED_VARIABLES: Final = frozenset(
         "CMAKE_HIP_COMPILER",
         "CUDAToolkit_NVCC_EXECUTABLE",
         "Vulkan_GLSLC_EXECUTABLE",
+        "Vulkan_INCLUDE_DIR",
         "Vulkan_LIBRARY",
     }
 )
@@ -46,9 +49,9 @@ def check_found(stage: Stage, out: Path, *, log: Path) -> None:
     Raises:
         BuildError: `stage-value-not-found`, naming the variable or the command.
     """
-    culprit = _missing_variable(out / "CMakeCache.txt") or _bad_command(out)
-    if culprit:
-        raise not_found_error(stage, culprit, log=log)
+    for folder in sorted({out, *(cache.parent for cache in out.rglob(_CACHE))}):
+        if culprit := _missing_variable(folder / _CACHE) or _bad_command(folder):
+            raise not_found_error(stage, culprit, log=log)
 
 
 def not_found_error(stage: Stage, culprit: str, *, log: Path) -> BuildError:

@@ -22,6 +22,15 @@ Version = Annotated[str, StringConstraints(pattern=_VERSION)]
 HostArch = Literal["x86_64", "aarch64"]
 
 
+class BundledWheel(BaseModel):
+    """Libraries of a vendor that may be embedded: file names, and the wheel that holds them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wheel: str
+    files: tuple[str, ...]
+
+
 class Backend(BaseModel):
     """One row of the table. The file itself says what each key means."""
 
@@ -42,6 +51,7 @@ class Backend(BaseModel):
     glibc: Version
     libstdcxx: Version | None = None
     min_driver: Version | None = None
+    bundle: tuple[BundledWheel, ...] = ()
     probe: str = ""
 
     def targets_for(self, arch: str) -> tuple[str, ...]:

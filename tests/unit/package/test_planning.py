@@ -15,7 +15,7 @@ from ci.context import Context
 from ci.package.command import PackageOptions, check_request
 from ci.package.planning import plan_package
 from ci.paths import Layout
-from ci.stages.elf import SERVER, product_names
+from ci.stages.elf import CPU_VARIANTS, SERVER, product_names
 from opencoti.console import Console
 from opencoti.errors import BuildError, ConfigError, UsageError
 from tests.conftest import ROOT, RecordedConsole
@@ -25,7 +25,7 @@ ENGINE = b"\x7fELF\0--embedding\0--pooling\0--ctx-size\0--parallel\0"
 
 @pytest.fixture
 def checkout(layout: Layout) -> Layout:
-    for name in ("vendors/pin", "vendors/llamafile", "containers/zig"):
+    for name in ("vendors/pin", "vendors/llamafile", "containers"):
         shutil.copytree(ROOT / name, layout.root / name)
     shutil.copy(ROOT / "LICENSE", layout.root)
     return layout
@@ -77,6 +77,17 @@ def test_after_the_build_args_and_members_are_known(checkout: Layout, model: Pat
     assert Path(embedder["path"]).name == f"opencoti-embedder-0.5.0-g0c1e570-linux-{host_arch()}.llamafile"
     assert set(product_names(host_arch())) <= {member["name"] for member in engine["members"]}
     assert document["cpuOnly"] is True
+
+
+def test_for_another_architecture_other_files_are_planned(checkout: Layout) -> None:
+    other = next(arch for arch in CPU_VARIANTS if arch != host_arch())
+    build(checkout)  # for this machine: nothing of it may get in
+    [engine] = plan(checkout, PackageOptions(arch=other, is_cpu_only=True))["artifacts"]
+    assert Path(engine["path"]).name.endswith(f"-linux-{other}.llamafile")
+    states = {member["name"]: member["state"] for member in engine["members"]}
+    assert {name: states[name] for name in product_names(other)} == dict.fromkeys(
+        product_names(other), "to build"
+    )
 
 
 def test_given_args_go_to_the_artifact_with_the_model(checkout: Layout, model: Path, tmp_path: Path) -> None:

@@ -55,3 +55,11 @@ def test_status_lines_tell_of_optional_things_and_others_of_use() -> None:
     assert not is_not_found_line("-- Looking for ccache: GGML_CCACHE_FOUND-NOTFOUND")
     assert not is_not_found_line("/bin/sh: GLSLC: not found")
     assert is_not_found_line("/bin/sh: 1: Vulkan_GLSLC_EXECUTABLE-NOTFOUND: not found")
+
+
+def test_a_project_that_the_build_configures_for_itself_is_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "CMakeCache.txt").write_text(OPTIONAL)
+    inner = tmp_path / "ggml/shaders-gen-build"
+    inner.mkdir(parents=True)
+    (inner / "CMakeCache.txt").write_text("CMAKE_CXX_COMPILER:STRING=CMAKE_CXX_COMPILER-NOTFOUND\n")
+    assert "CMAKE_CXX_COMPILER-NOTFOUND" in why(tmp_path)

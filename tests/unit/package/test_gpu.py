@@ -1,0 +1,177 @@
+"""GPU backends of an artifact: which go in, why others stay out, and what is embedded with them."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ci.backends import RECORD, BackendRecord, build_all, read_built
+from ci.build import BuildOptions, backend_folder
+from ci.context import Context
+from ci.package.backends import choose_backends
+from ci.package.bundle import bundle_of
+from ci.paths import Layout
+from ci.toolchains.lockfile import LockedFile, lock_text
+from ci.toolchains.table import Backend, load_table
+from opencoti.document import render_document
+from opencoti.errors import BuildError, ConfigError, UsageError
+from opencoti.hashing import sha256_bytes, sha256_file
+from tests.conftest import RecordedConsole
+
+TREE = "a" * 40
+LIBRARY = b"\x7fELF of vulkan"
+
+
+@pytest.fixture
+def context(layout: Layout, real_layout: Layout, recorded: RecordedConsole) -> Context:
+    """A checkout with the table, the pins and the tag of this one, and nothing built."""
+    shutil.copytree(real_layout.containers, layout.containers)
+    for folder in (real_layout.pins, real_layout.opencoti_tag.parent):
+        target = layout.root / folder.relative_to(real_layout.root)
+        shutil.copytree(folder, target)
+    return Context(layout=layout, console=recorded.console)
+
+
+def record(context: Context, **changes: object) -> Path:
+    """Put a built backend into its folder."""
+    folder = backend_folder(context.layout, "vulkan", "1.0", arch="x86_64")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "libggml-vulkan.so").write_bytes(LIBRARY)
+    fields: dict[str, object] = {
+        "backend": "vulkan",
+        "arch": "x86_64",
+        "source_tree": TREE,
+        "library": "libggml-vulkan.so",
+        "sha256": sha256_bytes(LIBRARY),
+        "engine": "docker",
+        "toolchain": "vulkan",
+        "toolchain_id": "b" * 64,
+    }
+    made = BackendRecord.model_validate(fields | changes)
+    (folder / RECORD).write_bytes(render_document(made))
+    return folder
+
+
+def read(context: Context, tree: str | None = TREE) -> tuple[set[str], dict[str, str]]:
+    found, reasons = read_built(context, load_table(context.layout.table), "1.0", arch="x86_64", tree=tree)
+    return set(found), reasons
+
+
+def test_a_backend_counts_while_source_and_bytes_are_those_of_its_record(context: Context) -> None:
+    assert read(context) == (set(), dict.fromkeys(("vulkan", "cuda13", "cuda12", "rocm"), "it was not built"))
+    folder = record(context)
+    assert read(context)[0] == {"vulkan"}
+    assert "another source" in read(context, "c" * 40)[1]["vulkan"]
+    assert read(context, None)[0] == {"vulkan"}
+    (folder / "libggml-vulkan.so").write_bytes(b"something else")
+    assert "is not the file that was built" in read(context)[1]["vulkan"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schema": "opencoti.other/1"}', '{"schema": "opencoti.backend-build/1"}']
+)
+def test_a_record_that_cannot_be_read_is_a_reason_and_no_crash(text: str, context: Context) -> None:
+    (record(context) / RECORD).write_text(text)
+    assert "cannot be read" in read(context)[1]["vulkan"]
+
+
+def test_a_library_name_that_leads_elsewhere_is_refused(context: Context) -> None:
+    record(context, library="../../secret")
+    assert "is not the file that was built" in read(context)[1]["vulkan"]
+
+
+def test_backends_that_cannot_be_built_are_told_and_remembered(
+    context: Context, recorded: RecordedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    options = BuildOptions(engine="docker", toolchain="wheels", jobs=1, arch="x86_64")
+    with pytest.raises(BuildError) as caught:
+        build_all(context, options)
+    assert caught.value.error_id == "no-backend-built"
+    for name in ("vulkan", "cuda13", "cuda12", "rocm"):
+        assert f"backend {name} is skipped: " in recorded.text
+        assert name in caught.value.why
+    version = next((context.layout.dist / "backends" / "rocm").iterdir()).name.removesuffix(".skipped.json")
+    found, reasons = read_built(context, load_table(context.layout.table), version, arch="x86_64", tree=TREE)
+    assert not found
+    assert "/nowhere/docker.sock" in reasons["rocm"]
+
+
+def test_of_two_generations_of_cuda_the_newer_goes_in_or_the_one_of_the_flavor() -> None:
+    built = ["cpu", "vulkan", "cuda13", "cuda12"]
+    choice = choose_backends(None, built=built, is_cpu_only=False)
+    assert choice.gpu == ("vulkan", "cuda13")
+    assert [(item.backend, "one generation" in item.reason) for item in choice.skipped] == [("cuda12", True)]
+    assert choose_backends(None, built=built, is_cpu_only=False, flavor="cuda12").gpu == ("vulkan", "cuda12")
+    assert choose_backends(["cpu", "cuda12"], built=built, is_cpu_only=False).gpu == ("cuda12",)
+
+
+def test_the_reason_of_a_missing_backend_gets_into_the_choice() -> None:
+    reasons = {"rocm": "the toolchain is not there", "cuda13": "it was not built"}
+    choice = choose_backends(None, built=["cpu", "vulkan"], is_cpu_only=False, reasons=reasons)
+    assert {item.backend: item.reason for item in choice.skipped} == reasons
+    asked = choose_backends(["rocm", "vulkan"], built=["cpu", "vulkan"], is_cpu_only=False, reasons=reasons)
+    assert {item.backend: item.reason for item in asked.skipped} == {"rocm": "the toolchain is not there"}
+    assert choose_backends(None, built=["cpu"], is_cpu_only=False, reasons=reasons).skipped == ()
+    with pytest.raises(BuildError, match="the toolchain is not there"):
+        choose_backends(["rocm"], built=["cpu"], is_cpu_only=False, reasons=reasons)
+
+
+def a_wheel(context: Context, members: dict[str, bytes]) -> Backend:
+    """Pin a wheel of two tiny libraries for a toolchain, and put it into the download cache."""
+    archive = context.layout.cache / "wheel.whl"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w") as bundle:
+        for name, data in members.items():
+            bundle.writestr(name, data)
+    sha256 = sha256_file(archive)
+    context.layout.downloads.mkdir(parents=True, exist_ok=True)
+    archive.rename(context.layout.downloads / sha256)
+    folder = context.layout.containers / "tiny"
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(
+        'name = "tiny"\ndescription = "d"\n\n'
+        '[[wheel]]\nname = "blas"\nversion = "1"\nfrom = "x/"\nto = "x/"\n'
+    )
+    size = (context.layout.downloads / sha256).stat().st_size
+    locked = LockedFile(name="blas", version="1", arch="x86_64", filename="b.whl", sha256=sha256, size=size)
+    (folder / "wheels.lock").write_text(lock_text("wheel", [locked], ""))
+    return Backend.model_validate(
+        {
+            "name": "cuda13",
+            "title": "t",
+            "kind": "cuda",
+            "toolchain": "tiny",
+            "toolkit": "1",
+            "glibc": "2.31",
+            "bundle": [{"wheel": "blas", "files": ["libblas.so.1"]}],
+        }
+    )
+
+
+def test_a_vendors_libraries_come_with_their_licence(context: Context) -> None:
+    backend = a_wheel(
+        context,
+        {"x/lib/libblas.so.1": b"blas", "x/lib/other.so": b"no", "blas-1.dist-info/License.txt": b"yes"},
+    )
+    bundle = bundle_of(context, backend, "x86_64")
+    assert [(path.name, path.read_bytes()) for path in bundle.libraries] == [("libblas.so.1", b"blas")]
+    assert {name: path.read_bytes() for name, path in bundle.licences.items()} == {"LICENSE.blas": b"yes"}
+    bundle.libraries[0].write_bytes(b"cut")
+    assert bundle_of(context, backend, "x86_64").libraries[0].read_bytes() == b"blas"
+
+
+def test_a_wheel_without_what_the_table_says_is_refused(context: Context) -> None:
+    backend = a_wheel(context, {"x/lib/libblas.so.2": b"blas", "blas-1.dist-info/License.txt": b"yes"})
+    with pytest.raises(ConfigError, match=r"libblas\.so\.1") as caught:
+        bundle_of(context, backend, "x86_64")
+    assert caught.value.error_id == "bundle-incomplete"
+
+
+def test_a_vendor_without_a_bundle_says_so(context: Context) -> None:
+    with pytest.raises(UsageError) as caught:
+        bundle_of(context, load_table(context.layout.table).backend("rocm"), "x86_64")
+    assert caught.value.error_id == "bundle-unknown"
