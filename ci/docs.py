@@ -1,4 +1,4 @@
-"""The reference pages that are generated from the code: errors, exit codes, commands. Pure."""
+"""The reference pages that are generated from the code: errors, exit codes, commands, Python interface."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ci.docs_api import api_pages
+from ci.docs_backends import backends_page
 from ci.paths import Layout
 from opencoti import errors
 
@@ -51,6 +53,8 @@ def pages(layout: Layout) -> dict[Path, str]:
         folder / "errors.md": errors_page(raised_errors(layout.root)),
         folder / "exit-codes.md": exit_codes_page(),
         folder / "commands.md": commands_page(),
+        folder / "backends.md": _NOTE + backends_page(layout.table),
+        **api_pages(layout.root),
     }
 
 

@@ -6,8 +6,6 @@ import errno
 import os
 import signal
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -81,6 +79,8 @@ def _tell(error: OpencotiError, console: Console) -> int:
 
 def _tell_unexpected(exc: Exception, console: Console, show_traceback: bool) -> int:
     if show_traceback:
+        import traceback
+
         traceback.print_exc()
     elif failure := _failure_of_surroundings(exc):
         return _tell(failure, console)
@@ -120,6 +120,8 @@ def write_report(exc: BaseException) -> str:
     The report names the command by its program only: arguments may hold secrets.
     """
     import platform
+    import tempfile
+    import traceback
 
     from opencoti import __version__
 

@@ -76,11 +76,11 @@ class ArtifactPin:
         return cls.parse(text, str(path))
 
     @classmethod
-    def load_shipped(cls) -> ArtifactPin:
-        """Read the pin that is installed with this package. Raises like `load`."""
+    def load_shipped(cls, package: str = "opencoti.fetch") -> ArtifactPin:
+        """Read the pin that is installed with one of our packages. Raises like `load`."""
         from importlib import resources
 
-        text = resources.files("opencoti.fetch").joinpath("pin.txt").read_text(encoding="utf-8")
+        text = resources.files(package).joinpath("pin.txt").read_text(encoding="utf-8")
         return cls.parse(text, "the shipped pin")
 
     @classmethod

@@ -11,7 +11,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from opencoti.sockdiag import ListeningSocket
 
 _PROC: Final = Path("/proc")
 _LISTENING: Final = "0A"
@@ -134,10 +137,35 @@ def resident_bytes(pid: int) -> int:
 def _stat_fields(pid: int) -> list[str] | None:
     """Return the fields of `/proc/PID/stat` after the name, None when the process is gone."""
     try:
-        # The name in parentheses may hold anything, so what follows is counted from the last one.
-        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        # Every process is looked at, many times over: no Path here.
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in parentheses may hold anything, so what follows is counted from the last one.
+            return file.read().rpartition(b")")[2].decode("ascii", "replace").split()
     except OSError:
         return None
+
+
+def descendants(pid: int) -> tuple[int, ...]:
+    """Return a process and those that it and its children started, as far as they are still its family.
+
+    Cheap where `members` looks at every process; one that left its parent is not found.
+    """
+    found, queue = [], [pid]
+    while queue:
+        parent = queue.pop()
+        found.append(parent)
+        queue += _children(parent)
+    return tuple(found)
+
+
+def _children(pid: int) -> Iterator[int]:
+    """Read the children of each thread; some kernels do not tell."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                yield from map(int, file.read().split())
+    except OSError:
+        return
 
 
 def members(session: int, mark: str) -> tuple[int, ...]:
@@ -156,14 +184,27 @@ def _is_member(pid: int, session: int, mark: bytes) -> bool:
     if int(fields[3]) == session:
         return True
     try:
-        return mark in (_PROC / str(pid) / "environ").read_bytes()
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read()
     except OSError:
         return False
 
 
 def listeners() -> tuple[Listener, ...]:
     """Return every listening TCP socket of this network namespace."""
+    from opencoti import sockdiag
+
+    found = sockdiag.listening()
+    if found is not None:
+        return tuple(map(_as_listener, found))
     return tuple(item for table in ("tcp", "tcp6") for item in _listeners_of(_PROC / "self" / "net" / table))
+
+
+def _as_listener(item: ListeningSocket) -> Listener:
+    # The kernel prints an address as words in host byte order, here as there.
+    words = (item.address[at : at + 4] for at in range(0, len(item.address), 4))
+    address = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+    return Listener(port=item.port, inode=item.inode, is_loopback=_is_loopback(address), address=address)
 
 
 def _listeners_of(table: Path) -> Iterator[Listener]:
@@ -200,12 +241,12 @@ def sockets_of(pids: Iterable[int]) -> dict[int, int]:
 
 def _sockets(pid: int) -> Iterator[int]:
     try:
-        handles = os.listdir(_PROC / str(pid) / "fd")
+        handles = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return
     for handle in handles:
         try:
-            target = os.readlink(_PROC / str(pid) / "fd" / handle)
+            target = os.readlink(f"/proc/{pid}/fd/{handle}")
         except OSError:
             continue
         if target.startswith("socket:["):

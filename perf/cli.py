@@ -20,6 +20,10 @@ BENCHES = {
     "quickstart": "the main job: nothing changed, and one source file changed",
     "loader": "start-up of an artifact against starting the engine directly",
     "fetch": "downloads beside curl, wget and aria2c; what upgrade, resume and repair move",
+    "launch": "the launcher against starting the engine by hand, and its memory",
+    "launch_kills": "start and kill engines at random moments (--runs 100); nothing may be left",
+    "client": "processor time per streamed token beside the openai package",
+    "turns": "tokens computed again in later turns, with prefixes of 2k, 16k and 64k tokens",
     "package": "packaging and verifying against cp, sync, openssl and zip",
 }
 _SIZED = ("fetch", "package")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from opencoti.client.failures import malformed
 from opencoti.client.payloads import AnswerMessage, ChatCompletion, Embeddings, parse
 from opencoti.client.requests import require_vectors
-from opencoti.client.session import Conversation, PrefixBreak, Reuse, Turn
+from opencoti.client.session import PrefixBreak, Reuse, Turn
 from opencoti.client.sse import StreamEnd
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ def vectors_of(body: bytes, path: str, wanted: int) -> list[list[float]]:
     if why := require_vectors(vectors, wanted):
         raise malformed(path, why)
     return vectors
-
-
-def erase_path(conversation: Conversation) -> str:
-    """Return the address that empties the slot of a session."""
-    return f"/slots/{conversation.slot}?action=erase"
 
 
 def answer_of(end: StreamEnd) -> AnswerMessage:

@@ -1,55 +1,32 @@
-"""The client for asyncio; `opencoti.client.sync` is the same for ordinary programs."""
+"""The client for asyncio: `opencoti.client.sync` is the same for ordinary programs.
+
+Only what waits is here; what is asked, read and concluded is in the modules that both share.
+"""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self
+from typing import TYPE_CHECKING, Self
 
-from opencoti.client.answers import (
-    answer_of,
-    client_headers,
-    erase_path,
-    full_turn,
-    require_plain,
-    require_stream,
-    turn_of,
-    vectors_of,
-)
+from opencoti.client import exchanges, steps
+from opencoti.client.core import BodyReader, ClientCore, StreamCore, new_conversation
+from opencoti.client.exchanges import Exchange, StreamExchange, T, messages_body
 from opencoti.client.failures import status_error, translated
-from opencoti.client.limits import Budget, Limits
-from opencoti.client.payloads import (
-    ChatChunk,
-    ChatCompletion,
-    Models,
-    Prompt,
-    Props,
-    TextCompletion,
-    parse,
-)
-from opencoti.client.requests import (
-    Base,
-    Message,
-    Sampling,
-    chat_body,
-    encode,
-    streaming,
-)
-from opencoti.client.session import Conversation, PrefixBreak, Reuse, SlotTable, Turn, compare_prompts
-from opencoti.client.sse import C, StreamEnd, StreamReader
+from opencoti.client.limits import Limits
+from opencoti.client.payloads import ChatChunk, ChatCompletion, Props, TextCompletion
+from opencoti.client.requests import Message, Sampling
+from opencoti.client.session import Conversation, PrefixBreak, Reuse, Turn
+from opencoti.client.sse import C
 from opencoti.errors import NetworkError, OpencotiError
 
 if TYPE_CHECKING:
     import httpx
 
-CHAT_PATH = "/v1/chat/completions"
-TEXT_PATH = "/v1/completions"
 
-
-class AsyncClient:
-    """A client of one engine; close it, or use it with `async with`. Safe between threads.
+class AsyncClient(ClientCore):
+    """A client of one engine; close it, or use it with `async with`, from one event loop.
 
     Args:
         url: address of the engine, like `Engine.url`.
@@ -76,17 +53,8 @@ class AsyncClient:
     ) -> None:
         import httpx
 
-        self.base = Base.parse(url)
-        self.limits = limits or Limits()
-        self.slots = SlotTable()
-        self._http = httpx.AsyncClient(
-            base_url=self.base.url,
-            headers=client_headers(api_key),
-            timeout=httpx.Timeout(self.limits.idle_s, connect=self.limits.connect_s),
-            trust_env=not self.base.is_loopback,
-            follow_redirects=False,
-            transport=transport,
-        )
+        super().__init__(url, api_key=api_key, limits=limits)
+        self._http = httpx.AsyncClient(**self._http_settings(), transport=transport)
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,54 +70,43 @@ class AsyncClient:
 
     async def models(self) -> tuple[str, ...]:
         """Return the names of the served models."""
-        return tuple(
-            item.id for item in parse(Models, await self.request("GET", "/v1/models"), "/v1/models").data
-        )
+        return await self.exchange(exchanges.ask_models())
 
     async def props(self) -> Props:
         """Return what the engine says about itself."""
-        return parse(Props, await self.request("GET", "/props"), "/props")
+        return await self.exchange(exchanges.ask_props())
 
     async def is_healthy(self) -> bool:
         """Tell whether the engine answers and is ready."""
         try:
-            await self.request("GET", "/health")
+            await self.exchange(exchanges.ask_health())
         except OpencotiError:
             return False
         return True
 
     async def chat(self, messages: Sequence[Message], sampling: Sampling | None = None) -> ChatCompletion:
         """Ask for one answer to a list of messages (`{"role": …, "content": …}`)."""
-        body = chat_body([encode(dict(item)) for item in messages], (sampling or Sampling()).as_dict())
-        return parse(ChatCompletion, await self.request("POST", CHAT_PATH, body), CHAT_PATH)
+        return await self.exchange(exchanges.ask_chat(messages_body(messages, sampling, is_stream=False)))
 
     async def stream_chat(
         self, messages: Sequence[Message], sampling: Sampling | None = None
     ) -> AsyncChunkStream[ChatChunk]:
         """Ask for one answer, piece by piece. Use the result with `async with`, or read it to its end."""
-        options = streaming((sampling or Sampling()).as_dict())
-        return await self.stream(
-            ChatChunk, CHAT_PATH, chat_body([encode(dict(m)) for m in messages], options)
-        )
+        return await self.begin(exchanges.stream_chat(messages_body(messages, sampling, is_stream=True)))
 
     async def complete(self, prompt: str, sampling: Sampling | None = None) -> TextCompletion:
         """Ask for the continuation of a text, without chat template."""
-        body = encode({"prompt": prompt, **(sampling or Sampling()).as_dict()})
-        return parse(TextCompletion, await self.request("POST", TEXT_PATH, body), TEXT_PATH)
+        return await self.exchange(exchanges.ask_text(prompt, sampling))
 
     async def stream_complete(
         self, prompt: str, sampling: Sampling | None = None
     ) -> AsyncChunkStream[TextCompletion]:
         """Ask for the continuation of a text, piece by piece."""
-        body = encode({"prompt": prompt, **streaming((sampling or Sampling()).as_dict())})
-        return await self.stream(TextCompletion, TEXT_PATH, body)
+        return await self.begin(exchanges.stream_text(prompt, sampling))
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector per text, in their order."""
-        if not texts:
-            return []
-        path = "/v1/embeddings"
-        return vectors_of(await self.request("POST", path, encode({"input": list(texts)})), path, len(texts))
+        return await self.exchange(exchanges.ask_vectors(texts)) if texts else []
 
     def session(
         self,
@@ -167,76 +124,79 @@ class AsyncClient:
             session_id: name for engines that know sessions; a random one if empty.
             has_reasoning: send earlier reasoning back to the engine.
         """
-        name = session_id or secrets.token_hex(8)
-        talk = Conversation(
-            system=system, is_isolated=is_isolated, session_id=name, has_reasoning=has_reasoning
+        talk = new_conversation(
+            system=system, is_isolated=is_isolated, session_id=session_id, has_reasoning=has_reasoning
         )
         return AsyncSession(self, talk)
 
+    async def exchange(self, exchange: Exchange[T]) -> T:
+        """Ask one question of `opencoti.client.exchanges` and return what its answer means."""
+        path = exchange.path
+        with translated(path):
+            async with self._http.stream(exchange.method, path, content=exchange.body) as response:
+                body = await self._read(response, path)
+        return exchange.read(body)
+
     async def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Send one request and return the whole body of its answer."""
-        with translated(path):
-            async with self._http.stream(method, path, content=body) as response:
-                if response.status_code != 200:
-                    raise status_error(response.status_code, await self._error_body(response), path)
-                require_plain(response, path)
-                budget = Budget(path, max_bytes=self.limits.body_bytes, total_s=self.limits.total_s)
-                parts = []
-                async for block in response.aiter_raw():
-                    budget.spend(len(block))
-                    parts.append(block)
-        return b"".join(parts)
+        return await self.exchange(Exchange(method=method, path=path, body=body, read=bytes))
 
     async def stream(self, kind: type[C], path: str, body: bytes) -> AsyncChunkStream[C]:
         """Send one request and return the stream of its answer."""
-        request = self._http.build_request("POST", path, content=body)
-        with translated(path):
+        return await self.begin(StreamExchange(path=path, kind=kind, body=body))
+
+    async def begin(self, exchange: StreamExchange[C]) -> AsyncChunkStream[C]:
+        """Ask one question of `opencoti.client.exchanges` whose answer comes in pieces, and return them."""
+        with translated(exchange.path):
+            request = self._http.build_request("POST", exchange.path, content=exchange.body)
             response = await self._http.send(request, stream=True)
+            try:
+                if response.status_code != 200:
+                    await self._read(response, exchange.path)
+                return AsyncChunkStream(response, exchange, self.limits)
+            except BaseException:
+                await response.aclose()
+                raise
+
+    async def run(self, plan: steps.Steps[T]) -> T:
+        """Ask what the steps of a session want to know, one after the other; return their result."""
         try:
-            if response.status_code != 200:
-                with translated(path):
-                    raise status_error(response.status_code, await self._error_body(response), path)
-            require_stream(response, path)
-        except BaseException:
-            await response.aclose()
-            raise
-        return AsyncChunkStream(response, kind, path, self.limits)
+            wanted = next(plan)
+            while True:
+                try:
+                    answer = await self.exchange(wanted)
+                except OpencotiError as error:
+                    wanted = plan.throw(error)
+                else:
+                    wanted = plan.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            plan.close()
 
-    async def _error_body(self, response: httpx.Response) -> bytes:
-        budget = Budget(response.url.path, max_bytes=1 << 40, total_s=self.limits.connect_s)
-        body = b""
+    async def _read(self, response: httpx.Response, path: str) -> bytes:
+        """Return the body of an answer, or raise what its status says."""
+        reader = BodyReader(response, path, self.limits)
         async for block in response.aiter_raw():
-            budget.spend(len(block))
-            body += block
-            if len(body) >= self.limits.error_bytes:
+            if not reader.take(block):
                 break
-        return body[: self.limits.error_bytes]
+        if reader.is_error:
+            raise status_error(response.status_code, reader.body, path)
+        return reader.body
 
 
-class AsyncChunkStream(Generic[C]):
+class AsyncChunkStream(StreamCore[C]):
     """The pieces of one answer, to be read once. Closing it early tells the engine to stop.
 
     After the last piece `end` holds the whole answer.
     """
 
-    def __init__(self, response: httpx.Response, kind: type[C], path: str, limits: Limits) -> None:
-        self._response = response
-        self._path = path
-        self._reader = StreamReader(kind, path, max_event_bytes=limits.event_bytes)
-        self._budget = Budget(path, max_bytes=limits.stream_bytes, total_s=limits.total_s)
-        self._end: StreamEnd | None = None
-
-    @property
-    def end(self) -> StreamEnd:
-        """The whole answer. Raises `NetworkError` (`stream-truncated`) before the last piece was read."""
-        return self._end or self._reader.end()
-
     async def __aiter__(self) -> AsyncIterator[C]:
         try:
             with translated(self._path):
                 async for block in self._response.aiter_raw():
-                    self._budget.spend(len(block))
-                    for chunk in self._reader.feed(block):
+                    for chunk in self._feed(block):
                         yield chunk
                     if self._reader.is_done:
                         break
@@ -271,14 +231,16 @@ class AsyncSession:
     async def send(self, content: str | Message, sampling: Sampling | None = None) -> Turn:
         """Say something and return the answer."""
         await self._open()
-        return await self._ask(self.conversation.next_body(content, sampling or Sampling(), is_stream=False))
+        talk = self.conversation
+        body = talk.next_body(content, sampling or Sampling(), is_stream=False)
+        return await self._client.run(steps.take_turn(talk, body))
 
     async def send_history(self, messages: Sequence[Message], sampling: Sampling | None = None) -> Turn:
         """Send the whole history that the caller keeps; `Turn.prefix_break` says where it was changed."""
         await self._open()
-        return await self._ask(
-            self.conversation.history_body(messages, sampling or Sampling(), is_stream=False)
-        )
+        talk = self.conversation
+        body = talk.history_body(messages, sampling or Sampling(), is_stream=False)
+        return await self._client.run(steps.take_turn(talk, body))
 
     @asynccontextmanager
     async def stream(
@@ -290,56 +252,23 @@ class AsyncSession:
         """
         await self._open()
         body = self.conversation.next_body(content, sampling or Sampling(), is_stream=True)
-        async with await self._client.stream(ChatChunk, CHAT_PATH, body) as chunks:
-            yield AsyncSessionStream(self, chunks)
-
-    async def _ask(self, body: bytes) -> Turn:
-        answer = parse(ChatCompletion, await self._client.request("POST", CHAT_PATH, body), CHAT_PATH)
-        reuse = self.conversation.accept(answer.choices[0].message, answer.usage, answer.timings)
-        return full_turn(answer, reuse, await self.find_break(reuse))
+        async with await self._client.begin(exchanges.stream_chat(body)) as chunks:
+            yield AsyncSessionStream(self._client, self.conversation, chunks)
 
     async def find_break(self, reuse: Reuse | None) -> PrefixBreak | None:
         """Say where the prefix broke in the turn that was just accepted, None if it did not."""
-        known = self.conversation.take_break()
-        if known is not None or reuse is None or reuse.is_stable:
-            return known
-        bodies = self.conversation.template_bodies()
-        path = "/apply-template"
-        with suppress(OpencotiError):
-            if bodies is not None:
-                before, after = [
-                    parse(Prompt, await self._client.request("POST", path, body), path) for body in bodies
-                ]
-                return compare_prompts(before.prompt, after.prompt)
-        return PrefixBreak(kind="unknown", position=reuse.cache_n)
+        return await self._client.run(steps.find_break(self.conversation, reuse))
 
     async def _open(self) -> None:
-        if self._is_open:
-            return
-        self.conversation.settle(await self._client.props(), self._client.slots)
-        self._is_open = True
-        if self.conversation.is_isolated:
-            # Where slots cannot be erased, not reusing what is in it has the same effect.
-            self.conversation.must_start_clean = not await self._erase()
-
-    async def _erase(self) -> bool:
-        try:
-            await self._client.request("POST", erase_path(self.conversation), b"{}")
-        except OpencotiError:
-            return False
-        return True
+        if not self._is_open:
+            await self._client.run(steps.open_session(self.conversation, self._client.slots))
+            self._is_open = True
 
     async def close(self) -> None:
         """Free the slot; an isolated session also erases what the engine remembers of it."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        try:
-            if self.conversation.is_isolated:
-                await self._erase()
-        finally:
-            if self.conversation.slot is not None:
-                self._client.slots.give_back(self.conversation.slot)
+        if self._is_open:
+            self._is_open = False
+            await self._client.run(steps.close_session(self.conversation, self._client.slots))
 
     async def __aenter__(self) -> Self:
         return self
@@ -353,17 +282,18 @@ class AsyncSession:
 class AsyncSessionStream:
     """The pieces of one turn; iterate over it, then read `turn`."""
 
-    def __init__(self, session: AsyncSession, chunks: AsyncChunkStream[ChatChunk]) -> None:
-        self._session = session
+    def __init__(
+        self, client: AsyncClient, conversation: Conversation, chunks: AsyncChunkStream[ChatChunk]
+    ) -> None:
+        self._client = client
+        self._conversation = conversation
         self._chunks = chunks
         self._turn: Turn | None = None
 
     async def __aiter__(self) -> AsyncIterator[ChatChunk]:
         async for chunk in self._chunks:
             yield chunk
-        end = self._chunks.end
-        reuse = self._session.conversation.accept(answer_of(end), end.usage, end.timings)
-        self._turn = turn_of(end, reuse, await self._session.find_break(reuse))
+        self._turn = await self._client.run(steps.end_streamed_turn(self._conversation, self._chunks.end))
 
     @property
     def turn(self) -> Turn:

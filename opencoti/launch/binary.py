@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,34 @@ if TYPE_CHECKING:
     from opencoti.pins import ArtifactPin
 
 LOCAL_VARIABLE: Final = "OPENCOTI_LLAMAFILE_LOCAL"
-_PROGRAMS: Final = ("opencoti-llamafile", "llamafile", "llama-server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """A kind of artifact that is looked for.
+
+    Attributes:
+        label: what messages call it.
+        stem: how the names of its files begin.
+        variable: names a file on disk, whose hash still has to be the pinned one.
+        programs: names on PATH.
+        pin_package: package that holds the shipped pin.
+    """
+
+    label: str
+    stem: str
+    variable: str
+    programs: tuple[str, ...]
+    pin_package: str
+
+
+ENGINE: Final = Product(
+    label="engine",
+    stem="opencoti-llamafile",
+    variable=LOCAL_VARIABLE,
+    programs=("opencoti-llamafile", "llamafile", "llama-server"),
+    pin_package="opencoti.fetch",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +69,7 @@ class Search:
         pin: pin file, the shipped one if None.
         checkout: root of a source checkout, None if there is none.
         allow_fetch: download what the pin names.
+        product: the kind of artifact.
     """
 
     environ: Mapping[str, str]
@@ -50,6 +77,7 @@ class Search:
     pin: Path | None = None
     checkout: Path | None = None
     allow_fetch: bool = False
+    product: Product = ENGINE
 
 
 def find_binary(search: Search, console: Console) -> Binary:
@@ -64,17 +92,25 @@ def find_binary(search: Search, console: Console) -> Binary:
     """
     if search.explicit is not None:
         return Binary(path=_require_file(search.explicit, "--binary"), named_by="--binary")
-    tried: list[str] = []
-    for place in (_from_environ, _from_pin, _from_checkout, _from_path):
-        found = place(search, console, tried)
-        if found is not None:
-            return found
+    found, tried = find_named(search, console)
+    if found is not None:
+        return found
     raise MissingError(
         "engine-not-found",
         "no engine was found on this machine",
         why="; ".join(tried),
         hint="`python -m opencoti.fetch` gets one, or name one with --binary FILE",
     )
+
+
+def find_named(search: Search, console: Console) -> tuple[Binary | None, list[str]]:
+    """Return the artifact that a place names, and the places that name none. Raises as `find_binary`."""
+    tried: list[str] = []
+    for place in (_from_environ, _from_pin, _from_checkout, _from_path):
+        found = place(search, console, tried)
+        if found is not None:
+            return found, tried
+    return None, tried
 
 
 def checkout_root() -> Path | None:
@@ -87,17 +123,18 @@ Place = Callable[[Search, "Console", list[str]], Binary | None]
 
 
 def _from_environ(search: Search, console: Console, tried: list[str]) -> Binary | None:
-    value = search.environ.get(LOCAL_VARIABLE, "")
+    variable = search.product.variable
+    value = search.environ.get(variable, "")
     if not value:
-        tried.append(f"{LOCAL_VARIABLE} is not set")
+        tried.append(f"{variable} is not set")
         return None
-    path = _require_file(Path(value), LOCAL_VARIABLE)
+    path = _require_file(Path(value), variable)
     pin = _pin(search)
     if isinstance(pin, ConfigError):
         console.info(f"{path.name}: not verified, {pin.what}")
     else:
-        _require_hash(path, pin.sha256)
-    return Binary(path=path, named_by=LOCAL_VARIABLE)
+        _require_hash(path, pin.sha256, search.product)
+    return Binary(path=path, named_by=variable)
 
 
 def _from_pin(search: Search, console: Console, tried: list[str]) -> Binary | None:
@@ -132,26 +169,28 @@ def _from_checkout(search: Search, console: Console, tried: list[str]) -> Binary
         tried.append("this is no source checkout")
         return None
     folder = search.checkout / "dist" / "llamafile"
-    found = sorted(_built(folder), key=lambda path: path.stat().st_mtime_ns)
+    found = sorted(_built(folder, search.product), key=lambda path: path.stat().st_mtime_ns)
     if not found:
-        tried.append(f"no artifact for this machine in {folder}")
+        tried.append(f"no {search.product.stem} for this machine in {folder}")
         return None
     return Binary(path=found[-1], named_by="the build of this checkout")
 
 
-def _built(folder: Path) -> list[Path]:
-    """Return the plain engines for this machine; the name ends in the system and architecture."""
+def _built(folder: Path, product: Product) -> list[Path]:
+    """Return the artifacts without a flavor for this machine; names end in system and architecture."""
     suffixes = tuple(f"-linux-{name}" for name in {platform.machine(), "any"})
-    return [path for path in folder.glob("*.llamafile") if path.stem.endswith(suffixes)]
+    return [path for path in folder.glob(f"{product.stem}-*.llamafile") if path.stem.endswith(suffixes)]
 
 
 def _from_path(search: Search, console: Console, tried: list[str]) -> Binary | None:
+    import shutil
+
     path = search.environ.get("PATH", os.defpath)
-    for name in _PROGRAMS:
+    for name in search.product.programs:
         found = shutil.which(name, path=path)
         if found:
             return Binary(path=Path(found).absolute(), named_by="PATH")
-    tried.append(f"none of {', '.join(_PROGRAMS)} is on PATH")
+    tried.append(f"none of {', '.join(search.product.programs)} is on PATH")
     return None
 
 
@@ -160,7 +199,9 @@ def _pin(search: Search) -> ArtifactPin | ConfigError:
     from opencoti.pins import ArtifactPin
 
     try:
-        return ArtifactPin.load(search.pin) if search.pin is not None else ArtifactPin.load_shipped()
+        if search.pin is not None:
+            return ArtifactPin.load(search.pin)
+        return ArtifactPin.load_shipped(search.product.pin_package)
     except ConfigError as error:
         if error.error_id != "no-release":
             raise
@@ -178,7 +219,7 @@ def _require_file(path: Path, named_by: str) -> Path:
     return absolute
 
 
-def _require_hash(path: Path, sha256: str) -> None:
+def _require_hash(path: Path, sha256: str, product: Product) -> None:
     from opencoti.hashing import sha256_file
 
     try:
@@ -188,7 +229,7 @@ def _require_hash(path: Path, sha256: str) -> None:
     if found != sha256:
         raise VerificationError(
             "hash-mismatch",
-            f"{path} is not the pinned engine",
+            f"{path} is not the pinned {product.label}",
             why=f"expected sha256 {sha256}, found {found}",
-            hint=f"{LOCAL_VARIABLE} replaces the path and never the hash; --binary takes any file",
+            hint=f"{product.variable} replaces the path and never the hash; --binary takes any file",
         )

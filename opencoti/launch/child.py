@@ -20,11 +20,12 @@ from opencoti.errors import MissingError
 from opencoti.launch.failures import log_tail, start_error
 from opencoti.procfs import Identity
 
-_KEEPER: Final = Path(__file__).with_name("keeper.py")
+# As a module its compiled form is kept; its folder comes last, so that nothing in it hides another module.
+_KEEPER: Final = "import sys; sys.path.append(sys.argv[1]); import keeper; sys.exit(keeper.main())"
 _KEEPER_START_S: Final = 60.0
 _KEEPER_SLACK_S: Final = 5.0
 _POLL_S: Final = 0.02
-# Keepers that were let go; here so that this process reaps them when it launches again.
+# Keepers that were let go; here so that this process reaps those that ended.
 _DETACHED: Final[list[subprocess.Popen[bytes]]] = []
 
 
@@ -41,6 +42,8 @@ class ChildPlan:
     mark: str
     is_ape: bool
     max_log_bytes: int
+    users_lock: str = ""
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +79,7 @@ class Child:
             MissingError: `engine-cannot-start`, `engine-interpreter-missing`, `keeper-failed`.
             StorageError: `engine-not-executable`, `engine-on-noexec`, `engine-not-permitted`.
         """
-        for gone in [item for item in _DETACHED if item.poll() is not None]:
-            _DETACHED.remove(gone)
+        reap_detached()
         child = cls(_start_keeper(plan), plan)
         try:
             child._order(_as_bytes(plan))
@@ -196,6 +198,12 @@ class Child:
         return message
 
 
+def reap_detached() -> None:
+    """Take note of the end of keepers that this process let go, so that none stays a zombie."""
+    for gone in [item for item in _DETACHED if item.poll() is not None]:
+        _DETACHED.remove(gone)
+
+
 def kill_members(session: int, mark: str, *, timeout_s: float = 5.0) -> tuple[int, ...]:
     """Kill every process of a launch; return those that are still there after `timeout_s` seconds."""
     from opencoti.launch.environment import MARK_VARIABLE
@@ -218,7 +226,7 @@ def _start_keeper(plan: ChildPlan) -> subprocess.Popen[bytes]:
         )
     with open(_keeper_log(plan), "wb") as errors:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_KEEPER)],
+            [sys.executable, "-I", "-S", "-c", _KEEPER, str(Path(__file__).parent)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -240,6 +248,8 @@ def _as_bytes(plan: ChildPlan) -> bytes:
             "lock": plan.lock,
             "is_ape": plan.is_ape,
             "max_log_bytes": plan.max_log_bytes,
+            "users_lock": plan.users_lock,
+            "idle_s": plan.idle_s,
             "launcher": os.getpid(),
         }
     )

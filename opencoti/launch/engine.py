@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypedDict
 
 from opencoti import procfs
 from opencoti.console import Console
 from opencoti.errors import MissingError, UsageError, storage_error
 from opencoti.formats import is_ape
-from opencoti.launch import gpu as gpus
 from opencoti.launch.binary import Binary, Search, checkout_root, find_binary
 from opencoti.launch.child import Child, ChildPlan
 from opencoti.launch.command import engine_arguments
 from opencoti.launch.environment import engine_environment
 from opencoti.launch.failures import died_error
-from opencoti.launch.options import LaunchOptions, parse_gpu
-from opencoti.launch.ready import Waiter, connect_host, foreign_listener, port_in_use
+from opencoti.launch.options import LaunchOptions, Sharing, parse_gpu
 from opencoti.launch.state import Place, State, claim, engines_folder, sweep, write_state
 
 DEFAULT_GRACE_S: Final = 10.0
@@ -127,6 +123,11 @@ class Engine:
         self.stop()
 
 
+class _Watched(TypedDict, total=False):
+    users_lock: str
+    idle_s: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Prepared:
     """Everything that is known before the engine starts."""
@@ -180,23 +181,30 @@ def launch(
         ),
         console,
     )
-    if options.port and (other := foreign_listener(options.port, {})) is not None:
-        raise port_in_use(other)
+    if options.port:
+        _require_free(options.port)
     folder = engines_folder(given)
     sweep(folder)
-    name = options.name or f"run-{secrets.token_hex(5)}"
+    name = options.name or f"run-{os.urandom(5).hex()}"
     place = claim(folder / name)
     prepared = _Prepared(
         options=options,
         binary=binary,
         place=place,
         environ=given,
-        mark=secrets.token_hex(16),
+        mark=os.urandom(16).hex(),
         alias=options.alias or (options.model.name if options.model else ""),
-        api_key=_read_key(options.api_key_file),
+        api_key=read_api_key(options.api_key_file),
     )
     console.info(f"engine: {binary.path} ({binary.named_by})")
     return _start(prepared, console, cancel)
+
+
+def _require_free(port: int) -> None:
+    from opencoti.launch.ready import foreign_listener, port_in_use
+
+    if (other := foreign_listener(port, {})) is not None:
+        raise port_in_use(other)
 
 
 def _start(prepared: _Prepared, console: Console, cancel: threading.Event | None) -> Engine:
@@ -204,6 +212,10 @@ def _start(prepared: _Prepared, console: Console, cancel: threading.Event | None
     try:
         plan = _plan(prepared)
         child = Child.start(plan)
+        # The engine loads meanwhile.
+        from opencoti.launch import gpu as gpus
+        from opencoti.launch.ready import Waiter
+
         state = _loading_state(prepared, child)
         write_state(prepared.place.folder, state)
         waiter = Waiter(
@@ -270,6 +282,8 @@ def _plan(prepared: _Prepared) -> ChildPlan:
     for_ape, gpu = is_ape(prepared.binary.path), parse_gpu(options.gpu)
     devices: tuple[str, ...] = ()
     if gpu not in ("auto", "disable") and not for_ape:
+        from opencoti.launch import gpu as gpus
+
         devices = gpus.require_devices(prepared.binary.path, gpu, env)
     words = engine_arguments(
         options,
@@ -289,10 +303,20 @@ def _plan(prepared: _Prepared) -> ChildPlan:
         mark=prepared.mark,
         is_ape=for_ape,
         max_log_bytes=options.max_log_bytes,
+        **_watched(options.sharing),
     )
 
 
+def _watched(sharing: Sharing | None) -> _Watched:
+    """Return what the keeper of a shared engine looks at to end it when nobody uses it."""
+    if sharing is None or sharing.idle_s is None:
+        return {}
+    return {"users_lock": str(sharing.users_lock), "idle_s": sharing.idle_s}
+
+
 def _loading_state(prepared: _Prepared, child: Child) -> State:
+    from opencoti.launch.ready import connect_host
+
     options = prepared.options
     return State(
         name=prepared.place.folder.name,
@@ -301,13 +325,14 @@ def _loading_state(prepared: _Prepared, child: Child) -> State:
         mark=prepared.mark,
         keeper=child.keeper,
         engine=child.engine,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         artifact=str(prepared.binary.path),
         model=str(options.model or ""),
         alias=prepared.alias,
         host=connect_host(options.host),
         port=options.port,
         is_isolated=options.is_isolated,
+        fingerprint=options.sharing.fingerprint if options.sharing else "",
     )
 
 
@@ -317,6 +342,8 @@ def _keep_log(place: Place) -> None:
     with suppress(OSError):
         if place.log.stat().st_size == 0:
             return
+        import shutil
+
         kept.parent.mkdir(exist_ok=True, mode=0o700)
         shutil.copyfile(place.log, kept)
         logs = sorted(kept.parent.glob("*.log"), key=lambda path: path.stat().st_mtime_ns)
@@ -337,7 +364,12 @@ def _home_of_user() -> str | None:
         return None
 
 
-def _read_key(path: Path | None) -> str:
+def read_api_key(path: Path | None) -> str:
+    """Return the password in the first line of a file, empty without one.
+
+    Raises:
+        UsageError: `api-key-unreadable`.
+    """
     if path is None:
         return ""
     try:

@@ -5,7 +5,8 @@ It is the parent of the engine, and the reason why no engine outlives its launch
 - it ends the engine's whole process group when its standard input closes (the launcher ended, however);
 - the kernel kills the engine when the keeper itself is killed;
 - as "subreaper" it inherits what the engine's children leave behind, and ends and reaps that too;
-- it keeps the engine's log file below its cap, so that no reader is needed and no pipe can fill up.
+- it keeps the engine's log file below its cap, so that no reader is needed and no pipe can fill up;
+- it ends a shared engine that was let go, once nobody has used it for long enough.
 
 It is started for every launch, so it imports as little as it can: that is where its odd style comes from.
 
@@ -50,6 +51,8 @@ class Keeper:
         self.plan = plan
         self.is_detached = False
         self.is_orphan = False
+        self.is_unused = False
+        self.users = Users(plan["users_lock"], plan["idle_s"]) if plan["users_lock"] else None
         self.code: int | None = None
         self.group = 0
         self.stop_grace_s: float | None = None
@@ -107,6 +110,7 @@ class Keeper:
         while self.code is None and self.stop_grace_s is None:
             self._wait(_TICK_S)
             self._cap_log()
+            self._look_for_users()
         self._end_all(self.stop_grace_s or 0.0)
         self._remove_folder()
         _say("ended", self.code)
@@ -114,8 +118,17 @@ class Keeper:
 
     def _remove_folder(self) -> None:
         """Remove the files of an engine whose launcher is gone; a living launcher reads the log first."""
-        if self.is_orphan:
+        if self.is_orphan or self.is_unused:
             _remove(self.folder)
+        if self.is_unused and self.plan["lock"] >= 0:
+            # Before the lock of the users, which this process holds to its very end: whoever gets that one
+            # next may start an engine of the same name.
+            os.close(self.plan["lock"])
+
+    def _look_for_users(self) -> None:
+        if self.is_detached and self.users is not None and self.users.are_gone():
+            self.is_unused = True
+            self.stop_grace_s = _DETACHED_GRACE_S
 
     def _wait(self, timeout_s: float) -> None:
         """Sleep until something happens: an order, the end of a process, or the tick."""
@@ -206,6 +219,55 @@ class Keeper:
         except OSError:
             # A full disk, or a folder that somebody removed: the engine is worth more than its log.
             pass
+
+
+class Users:
+    """Tells whether anybody uses a shared engine: each user holds a shared lock on one file.
+
+    The kernel drops the lock of a user that dies, however. A use that began and ended between two looks
+    shows in the time stamp of the file, which users change; clocks are not compared.
+    """
+
+    def __init__(self, path: str, idle_s: float) -> None:
+        self.path = path
+        self.idle_s = idle_s
+        self.last_use_s = time.monotonic()
+        self.stamp = 0
+        self.handle = -1
+
+    def are_gone(self) -> bool:
+        """Look once; tell whether nobody has used the engine for long enough.
+
+        If so, this process holds the lock alone until it ends: a new user waits, and then finds no engine.
+        """
+        now = time.monotonic()
+        is_free, stamp = self._try()
+        if not is_free or stamp != self.stamp:
+            self.last_use_s, self.stamp = now, stamp
+        if is_free and now - self.last_use_s >= self.idle_s:
+            return True
+        self._close()
+        return False
+
+    def _try(self) -> tuple[bool, int]:
+        """Take the lock; without its file or folder nobody can use the engine any more."""
+        import fcntl
+
+        try:
+            self.handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return True, 0
+        is_free = True
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            is_free = False
+        return is_free, os.fstat(self.handle).st_mtime_ns
+
+    def _close(self) -> None:
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
 
 
 WAKE: list[int] = []

@@ -43,6 +43,21 @@ _BYTES_PER_S: Final = 25_000_000  # a slow network disk
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How an engine is shared by programs that do not know each other (`opencoti.tier`).
+
+    Attributes:
+        fingerprint: what the engine was started with; kept in its notes, for the others to compare.
+        users_lock: each user holds a shared lock on this file for as long as it uses the engine.
+        idle_s: once detached, the engine ends when nobody has used it for so long; None: never.
+    """
+
+    fingerprint: str
+    users_lock: Path
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
     """One wanted engine.
 
@@ -66,6 +81,7 @@ class LaunchOptions:
         max_log_bytes: cap of the log.
         allow_fetch: download the pinned artifact where it is not here yet.
         pin: pin file instead of the shipped one.
+        sharing: for `opencoti.tier` only: others use this engine too.
     """
 
     model: Path | None = None
@@ -87,6 +103,7 @@ class LaunchOptions:
     max_log_bytes: int = 16 << 20
     allow_fetch: bool = False
     pin: Path | None = None
+    sharing: Sharing | None = None
 
     def require_valid(self) -> None:
         """Check everything that can be checked without starting anything.

@@ -28,6 +28,8 @@ _POLL_SHARE: Final = 0.02  # of the time that has passed: what a poll may add to
 _PROBE_TIMEOUT_S: Final = 10.0
 _TOKEN_TIMEOUT_S: Final = 300.0
 _DEATH_NEWS_S: Final = 1.0
+_LOADING: Final = 503
+_THOROUGH_POLL: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,10 @@ class Ready:
     model: str
     alias: str
     slots: int
+
+
+class _StillLoadingError(Exception):
+    """The engine answers that it is loading, although its health is good."""
 
 
 class Cancelled(BaseException):
@@ -70,6 +76,7 @@ class Waiter:
         self._cancel = cancel
         self._kept_log = kept_log
         self._polls = 0
+        self._early = ""
 
     def wait(self) -> Ready:
         """Wait until everything is proved.
@@ -82,14 +89,23 @@ class Waiter:
         """
         started = time.monotonic()
         end = started + self._options.ready_timeout_s
-        pid, listener, address = self._wait_healthy(started, end)
-        model, alias, slots = self._check_model(address)
-        self._make_one_token(address, max(_PROBE_TIMEOUT_S, min(_TOKEN_TIMEOUT_S, end - time.monotonic())))
-        self._require_alone(listener)
-        return Ready(pid=pid, host=address.host, port=listener.port, model=model, alias=alias, slots=slots)
+        while True:
+            pid, listener, address = self._wait_healthy(started, end)
+            try:
+                model, alias, slots = self._check_model(address)
+                self._make_one_token(address, end)
+            except _StillLoadingError as early:
+                # It said 200 to /health before it was ready: what it can do counts, and not what it says.
+                self._early = str(early)
+                self._wait_a_little(started)
+                continue
+            self._require_alone(listener)
+            return Ready(
+                pid=pid, host=address.host, port=listener.port, model=model, alias=alias, slots=slots
+            )
 
     def _wait_healthy(self, started: float, end: float) -> tuple[int, Listener, Address]:
-        state = "it does not listen on any port"
+        state = self._early or "it does not listen on any port"
         while time.monotonic() < end:
             held = self._own_listener()
             if held is not None:
@@ -102,9 +118,7 @@ class Waiter:
                     return pid, listener, address
             elif self._options.port:
                 self._require_free_port()
-            self._tell(started)
-            passed = time.monotonic() - started
-            self._pause(min(_LAST_POLL_S, max(_FIRST_POLL_S, passed * _POLL_SHARE)))
+            self._wait_a_little(started)
         raise MissingError(
             "engine-not-ready",
             f"the engine was not ready within {self._options.ready_timeout_s:.0f} s",
@@ -112,12 +126,20 @@ class Waiter:
             hint="a slow disk may need a longer --timeout",
         )
 
+    def _wait_a_little(self, started: float) -> None:
+        self._tell(started)
+        passed = time.monotonic() - started
+        self._pause(min(_LAST_POLL_S, max(_FIRST_POLL_S, passed * _POLL_SHARE)))
+
     def _own_listener(self) -> tuple[int, Listener] | None:
         """Return the process and socket of this launch that listens."""
         self._polls += 1
-        sockets = procfs.sockets_of((self._child.engine.pid,))
-        if not sockets or self._polls % 10 == 0:
-            sockets = procfs.sockets_of(self._child.members())
+        # All members every now and then only: for them every process of the machine is looked at.
+        is_thorough = self._polls % _THOROUGH_POLL == 0
+        pids = self._child.members() if is_thorough else procfs.descendants(self._child.engine.pid)
+        sockets = procfs.sockets_of(pids)
+        if not sockets:
+            return None
         found = [item for item in procfs.listeners() if item.inode in sockets]
         for item in found:
             self._require_meant(item)
@@ -140,6 +162,9 @@ class Waiter:
             )
 
     def _require_free_port(self) -> None:
+        family = procfs.descendants(self._child.engine.pid)
+        if foreign_listener(self._options.port, procfs.sockets_of(family)) is None:
+            return
         other = foreign_listener(self._options.port, procfs.sockets_of(self._child.members()))
         if other is not None:
             raise port_in_use(other)
@@ -171,7 +196,8 @@ class Waiter:
         slots = props.field("total_slots")
         return served, str(names[0]), slots if isinstance(slots, int) else 1
 
-    def _make_one_token(self, address: Address, timeout_s: float) -> None:
+    def _make_one_token(self, address: Address, end: float) -> None:
+        timeout_s = max(_PROBE_TIMEOUT_S, min(_TOKEN_TIMEOUT_S, end - time.monotonic()))
         if self._options.purpose == "embedding":
             answer = self._demand(address, "/v1/embeddings", {"input": "a"}, timeout_s)
             is_done = bool(answer.field("data"))
@@ -190,6 +216,8 @@ class Waiter:
             # A connection breaks off a moment before the end of its process is known.
             self._require_alive(_DEATH_NEWS_S)
             raise self._mute(str(exc)) from exc
+        if answer.status == _LOADING:
+            raise _StillLoadingError(f"/health says 200, but {path} says {_LOADING}")
         if answer.status != 200 or answer.document is None:
             raise self._mute(f"{path} gives status {answer.status}: {str(answer.document)[:200]}")
         return answer

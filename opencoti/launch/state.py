@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +26,7 @@ STATE_NAME: Final = "state.json"
 LOG_NAME: Final = "engine.log"
 LOCK_NAME: Final = "lock"
 _MAX_STATE_BYTES: Final = 256 << 10
+_SWEEP_S: Final = 0.2
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 Phase = Literal["loading", "ready"]
@@ -38,6 +39,7 @@ class State:
 
     `keeper` and `engine` are processes, `mark` stands in the environment of all that belong to it.
     `is_transient`: it ends with its launcher, and its folder with it; False once it was let go.
+    `fingerprint`: of a shared engine, what it was started with; empty for others.
     """
 
     name: str
@@ -54,6 +56,7 @@ class State:
     port: int
     is_isolated: bool
     libraries: tuple[str, ...] = ()
+    fingerprint: str = ""
 
     @property
     def url(self) -> str:
@@ -111,6 +114,8 @@ class Place:
 
     def remove(self) -> None:
         """Remove the folder and what is in it."""
+        import shutil  # costs start-up time
+
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -123,12 +128,16 @@ def claim(folder: Path) -> Place:
     """
     import fcntl
 
+    end = time.monotonic() + _SWEEP_S
     while True:
         lock = _open_lock(folder)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             os.close(lock)
+            if time.monotonic() < end:  # it may be a sweep, which holds it for a moment
+                time.sleep(_SWEEP_S / 20)
+                continue
             raise _taken(folder) from exc
         except OSError:
             # Some network file systems have no locks: identities in the state file have to do.
@@ -164,6 +173,8 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _clear(folder: Path) -> None:
+    import shutil
+
     for path in folder.iterdir():
         if path.name == LOCK_NAME:
             continue
@@ -264,6 +275,6 @@ def sweep(folder: Path) -> list[str]:
             state = read_state(lock.parent)
             is_dead = state is None or (state.is_transient and state.condition() == "stale")
             if is_ours and is_dead:
-                shutil.rmtree(lock.parent, ignore_errors=True)
+                Place(folder=lock.parent, lock=-1).remove()
                 removed.append(lock.parent.name)
     return removed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from contextlib import suppress
@@ -13,8 +12,8 @@ from typing import Final, Literal
 
 from opencoti import procfs
 from opencoti.errors import BusyError, StorageError
-from opencoti.launch.child import kill_members
-from opencoti.launch.state import State
+from opencoti.launch.child import kill_members, reap_detached
+from opencoti.launch.state import Place, State
 from opencoti.procfs import Identity
 
 _POLL_S: Final = 0.02
@@ -54,7 +53,8 @@ def stop_engine(folder: Path, state: State, *, grace_s: float) -> Stopped:
             f"the engine {state.name} does not end",
             why=f"still there after SIGKILL: {', '.join(map(str, left))}",
         )
-    shutil.rmtree(folder / state.name, ignore_errors=True)
+    Place(folder=folder / state.name, lock=-1).remove()
+    reap_detached()
     return Stopped(
         name=state.name, outcome="stale" if is_stale else "stopped", seconds=time.monotonic() - started
     )

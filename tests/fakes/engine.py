@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import mmap
 import os
 import shutil
@@ -33,6 +34,12 @@ Mode = Literal[
     "dies-loading",  # listens, says 503, then ends
     "dies-answering",
     "never-ready",  # 503 for ever
+    "early-200",  # healthy at once, but everything else says 503 for a while
+    "early-200-for-ever",
+    "half-json",  # its description of itself ends in the middle
+    "endless-props",
+    "endless-token",  # the first answer never ends
+    "huge-error",  # an error with a body of a gigabyte
     "never-listens",
     "endless-body",
     "slow-body",  # one byte at a time
@@ -96,6 +103,7 @@ class Engine(socketserver.ThreadingTCPServer):
         self.args = args
         self.health_requests = 0
         self.texts = 0
+        self.questions = 0
         host = "0.0.0.0" if mode == "open-to-all" else args.host
         super().__init__((host, args.port), Handler)
 
@@ -113,6 +121,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/health":
             self._health()
+        elif self._is_early():
+            self._send({"error": {"message": "Loading model", "code": 503}}, status=503)
+        elif self.path == "/props" and self.server.mode == "half-json":
+            self._send_bytes(b'{"model_path": "', 200)
+        elif self.path == "/props" and self.server.mode == "endless-props":
+            self._send_without_end("huge-body")
         elif self.path == "/v1/models":
             name = "somebody-else" if self.server.mode == "wrong-model" else self.server.args.alias
             self._send({"object": "list", "data": [{"id": name}]})
@@ -125,7 +139,13 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if self.server.mode == "dies-answering":
             os._exit(7)
-        if self.path == "/v1/chat/completions":
+        if self._is_early():
+            self._send({"error": {"message": "Loading model", "code": 503}}, status=503)
+        elif self.server.mode == "endless-token":
+            self._send_without_end("huge-body")
+        elif self.server.mode == "huge-error":
+            self._send_without_end("huge-body", status=500, most_bytes=1 << 30)
+        elif self.path == "/v1/chat/completions":
             self._chat()
         elif self.path == "/v1/completions":
             tokens = 0 if self.server.mode == "no-tokens" else 1
@@ -133,8 +153,17 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._embedding()
 
+    def _is_early(self) -> bool:
+        """Tell whether what was said about its health is not true yet."""
+        self.server.questions += 1
+        early = {"early-200": 12, "early-200-for-ever": 1 << 30}
+        return self.server.questions < early.get(self.server.mode, 0)
+
     def _health(self) -> None:
         mode = self.server.mode
+        if mode.startswith("early-200"):
+            self._send({"status": "ok"})
+            return
         self.server.health_requests += 1
         if mode == "dies-loading" and self.server.health_requests > 1:
             print("error: tensor 'blk.0' is out of bounds", file=sys.stderr, flush=True)
@@ -193,14 +222,16 @@ class Handler(BaseHTTPRequestHandler):
             body = body.replace("0.25", "null", 1)
         self._send_bytes(body.encode(), 200)
 
-    def _send_without_end(self, mode: Mode) -> None:
-        self.send_response(200)
+    def _send_without_end(self, mode: Mode, *, status: int = 200, most_bytes: float = math.inf) -> None:
+        self.send_response(status)
         self.send_header("Connection", "close")
         self.end_headers()
+        sent = 0
         block = b" " if mode == "slow-body" else b" " * (1 << 20 if mode == "huge-body" else 1024)
         try:
-            while True:
+            while sent < most_bytes:
                 self.wfile.write(block)
+                sent += len(block)
                 if mode != "huge-body":
                     time.sleep(0.02)
         except OSError:

@@ -8,14 +8,22 @@ from pathlib import Path
 
 from ci.paths import Layout
 from ci.smoke.model import VOCABULARY, cached_model
+from opencoti.fetch.trial import suits_this_host
 from opencoti.launch.engine import Engine, launch
 from opencoti.launch.options import LaunchOptions
 from tests.conftest import require
 
 
+def _is_ours(path: Path) -> bool:
+    return suits_this_host(path.name)
+
+
 def real_options(layout: Layout, **words: object) -> LaunchOptions:
     """Options with the newest artifact; skips where none was built."""
-    found = sorted((layout.dist / "llamafile").glob("*.llamafile"), key=lambda path: path.stat().st_mtime_ns)
+    found = sorted(
+        filter(_is_ours, (layout.dist / "llamafile").glob("opencoti-llamafile-*.llamafile")),
+        key=lambda path: path.stat().st_mtime_ns,
+    )
     require(bool(found), "no artifact in dist/llamafile: run ./noxw -s quickstart")
     model = cached_model(layout, layout.sources / "llama.cpp" / VOCABULARY)
     options = LaunchOptions(binary=found[-1], model=model, timeout_s=120)

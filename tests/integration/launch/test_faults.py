@@ -27,6 +27,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the launcher re
         ("dies-loading", MissingError, "engine-died"),
         ("dies-answering", MissingError, "engine-died"),
         ("no-tokens", MissingError, "engine-mute"),
+        ("half-json", MissingError, "engine-mute"),
+        ("endless-props", MissingError, "engine-mute"),
+        ("endless-token", MissingError, "engine-mute"),
+        ("huge-error", MissingError, "engine-mute"),
         ("open-to-all", VerificationError, "engine-open-to-all"),
         ("wine", MissingError, "engine-hijacked"),
         ("detectors", MissingError, "engine-hijacked"),
@@ -40,7 +44,13 @@ def test_fault_is_named_and_nothing_is_left(
     bench.require_nothing_left()
 
 
-@pytest.mark.parametrize("mode", ["never-ready", "never-listens"])
+def test_engine_that_says_200_too_early_is_waited_for(bench: Bench) -> None:
+    with bench.launch("early-200") as engine:
+        assert engine.state.alias == bench.model.name
+    bench.require_nothing_left()
+
+
+@pytest.mark.parametrize("mode", ["never-ready", "never-listens", "early-200-for-ever"])
 def test_engine_that_never_gets_ready_is_given_up(bench: Bench, mode: Mode) -> None:
     error = bench.fail(mode, timeout_s=1.5)
     assert error.error_id == "engine-not-ready"

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +11,9 @@ from ci.paths import Layout
 from opencoti import procfs
 from opencoti.errors import OpencotiError
 from opencoti.launch.engine import launch
-from tests.conftest import ROOT
-from tests.integration.launch.conftest import Bench, is_open, wait_gone
+from perf.launch import prepared
+from perf.launch_kills import one_cycle
+from tests.integration.launch.conftest import Bench, is_open
 from tests.integration.launch.real import launch_real, real_options
 
 pytestmark = pytest.mark.engine
@@ -50,32 +47,9 @@ def test_engine_refuses_a_model_that_is_none(bench: Bench, real_layout: Layout) 
     bench.require_nothing_left()
 
 
-SCRIPT = """
-import os, signal, sys
-from pathlib import Path
-from opencoti.launch import launch, LaunchOptions
-engine = launch(LaunchOptions(binary=Path(sys.argv[1]), model=Path(sys.argv[2])))
-print(engine.pid, engine.state.keeper.pid, engine.port, flush=True)
-signal.pause()
-"""
-
-
 @pytest.mark.parametrize("seed", range(5))
-def test_killed_at_random_it_leaves_nothing(bench: Bench, real_layout: Layout, seed: int) -> None:
-    """Five of the cycles that were run a hundred times by hand."""
-    options = real_options(real_layout)
-    dice = random.Random(seed)
-    argv = [sys.executable, "-c", SCRIPT, str(options.binary), str(options.model)]
-    environ = {**bench.environ, "PYTHONPATH": str(ROOT), "OPENCOTI_CACHE_DIR": str(bench.cache)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ) as process:
-        assert process.stdout is not None
-        engine, keeper, port = map(int, process.stdout.readline().split())
-        victim = dice.choice((process.pid, keeper, engine))
-        os.kill(victim, dice.choice((signal.SIGKILL, signal.SIGTERM)))
-        process.kill()
-        assert wait_gone(engine, 5)
-        assert wait_gone(keeper, 5)
-    assert not is_open(port)
-    assert bench.processes() == []
-    if victim != keeper:
-        assert [path for path in bench.engines.iterdir() if Path(path / "engine.log").exists()] == []
+def test_killed_at_random_it_leaves_nothing_case_b47(real_layout: Layout, seed: int) -> None:
+    """Five of the cycles of `python -m perf launch_kills --runs 100`."""
+    real_options(real_layout)
+    with prepared(real_layout) as case:
+        assert one_cycle(case, random.Random(seed)).left == ()

@@ -89,7 +89,9 @@ def test_pinned_file_in_the_cache_comes_before_the_checkout(places: Places) -> N
     places.pin_to(b"pinned")
     folder = places.root / "cache" / "artifacts" / sha256_bytes(b"pinned")[:12]
     cached = places.put(folder / "e.llamafile", b"pinned")
-    places.put(places.checkout / "dist/llamafile" / f"a-linux-{platform.machine()}.llamafile")
+    places.put(
+        places.checkout / "dist/llamafile" / f"opencoti-llamafile-1-linux-{platform.machine()}.llamafile"
+    )
     assert places.find(pin=places.pin) == (cached, str(places.pin))
     cached.write_bytes(b"damaged")
     assert places.find(pin=places.pin)[1] == "the build of this checkout"
@@ -97,11 +99,12 @@ def test_pinned_file_in_the_cache_comes_before_the_checkout(places: Places) -> N
 
 def test_newest_build_of_the_checkout_for_this_machine_is_taken(places: Places) -> None:
     folder = places.checkout / "dist" / "llamafile"
-    for age, name in enumerate(("new-linux-", "old-linux-")):
-        path = places.put(folder / f"{name}{platform.machine()}.llamafile")
+    for age, name in enumerate(("new", "old")):
+        path = places.put(folder / f"opencoti-llamafile-{name}-linux-{platform.machine()}.llamafile")
         os.utime(path, (1000 - age, 1000 - age))
-    places.put(folder / "newest-linux-riscv.llamafile")
-    assert places.find()[0].name.startswith("new-linux-")
+    places.put(folder / "opencoti-llamafile-newest-linux-riscv.llamafile")
+    places.put(folder / f"opencoti-embedder-newest-linux-{platform.machine()}.llamafile")
+    assert places.find()[0].name.startswith("opencoti-llamafile-new-linux-")
 
 
 def test_path_is_the_last_place(places: Places) -> None:
@@ -116,7 +119,7 @@ def test_without_any_the_error_says_what_was_tried(places: Places) -> None:
     for text in (
         "OPENCOTI_LLAMAFILE_LOCAL is not set",
         "no release yet",
-        "no artifact for this machine",
+        "no opencoti-llamafile for this machine",
         "on PATH",
     ):
         assert text in error.why

@@ -1,0 +1,267 @@
+"""The tier of this machine: one engine for all programs of this user, started when the first one needs it.
+
+The engine runs under the name `tier-NAME` with a keeper of its own (`opencoti.launch`), so it outlives the
+program that started it; it ends when nobody has held a lease for `idle_s` seconds. Who uses it is a matter of
+locks that the kernel keeps (`opencoti.tier.users`): programs may be killed at any moment, also while they are
+starting the engine. What runs is written down once, in the notes of the launch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from opencoti import procfs
+from opencoti.console import Console
+from opencoti.errors import BusyError, OpencotiError, UsageError
+from opencoti.launch.child import reap_detached
+from opencoti.launch.engine import Engine, launch, read_api_key
+from opencoti.launch.options import LaunchOptions, Sharing
+from opencoti.launch.probe import Address, NoAnswerError, ask
+from opencoti.launch.ready import Cancelled
+from opencoti.launch.state import State, engines_folder, read_state
+from opencoti.launch.stopping import stop_engine
+from opencoti.tier.fingerprint import fingerprint
+from opencoti.tier.lease import Lease
+from opencoti.tier.measure import measured
+from opencoti.tier.provider import Capabilities, Health
+from opencoti.tier.users import UserLock
+
+DEFAULT_IDLE_S: Final = 300.0
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
+_SLACK_S: Final = 30.0  # for an engine that is just ending, and for a first unpacking
+_TAKE_OVER_S: Final = 1.0
+_HEALTH_TIMEOUT_S: Final = 5.0
+_GRACE_S: Final = 10.0
+Start = Callable[..., Engine]
+
+
+class LocalTier:
+    """A `TierProvider` over the engine of this machine.
+
+    Programs that name the same tier share its engine. They must want the same: an engine with other
+    options is replaced while nobody uses it, and is `tier-other-options` while somebody does.
+
+    Args:
+        options: the engine that is wanted; `name` and `sharing` in it are set here.
+        name: of the tier; another one is another engine.
+        idle_s: how long the engine stays after the last lease, in seconds; None: until it is stopped. The
+            wish of the program that starts it counts.
+        console: told about progress while an engine starts; silent if None.
+        environ: environment to read instead of this process's.
+        wait_s: how long `acquire` waits for other programs; None: as long as a start may take.
+        start: what starts an engine; another one is for tests.
+
+    Raises:
+        UsageError: `bad-tier-name`, or the options are not valid (see `LaunchOptions.require_valid`).
+        ConfigError: `no-cache-folder`.
+    """
+
+    def __init__(
+        self,
+        options: LaunchOptions,
+        *,
+        name: str = "local",
+        idle_s: float | None = DEFAULT_IDLE_S,
+        console: Console | None = None,
+        environ: Mapping[str, str] | None = None,
+        wait_s: float | None = None,
+        start: Start = launch,
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                "bad-tier-name",
+                f"{name[:60]!r} is no name of a tier",
+                why="expected small letters, digits, -",
+            )
+        if idle_s is not None and not 0 <= idle_s <= 365 * 86_400:
+            raise UsageError("bad-launch-option", f"--idle {idle_s!r} is not usable", why="expected seconds")
+        options.require_valid()
+        self._environ = os.environ if environ is None else environ
+        self._engines = engines_folder(self._environ)
+        self._users = self._engines.parent / "tiers" / name / "users"
+        self._name = name
+        self._console = console or Console(quiet=True)
+        self._wait_s = options.ready_timeout_s + _SLACK_S if wait_s is None else wait_s
+        self._start_engine = start
+        wish = fingerprint(options, self._environ)
+        sharing = Sharing(fingerprint=wish, users_lock=self._users, idle_s=idle_s)
+        self._options = replace(options, name=f"tier-{name}", sharing=sharing)
+
+    @property
+    def name(self) -> str:
+        """Name of the tier."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the options promise; a lease knows more."""
+        is_chat = self._options.purpose == "chat"
+        return Capabilities(
+            has_chat=is_chat,
+            has_embeddings=not is_chat,
+            reuse="slots" if is_chat else "none",
+            is_isolated=self._options.is_isolated,
+            is_local=True,
+            slots=self._options.parallel,
+        )
+
+    def health(self) -> Health:
+        """Say how the engine is, without starting it."""
+        try:
+            lock = UserLock.try_take(self._users, "shared")
+        except OpencotiError as error:
+            return Health(status="failed", detail=str(error))
+        if lock is None:
+            return Health(status="starting", detail="another program is starting or ending it")
+        try:
+            state = self._running()
+        finally:
+            lock.release()
+        return Health(status="stopped") if state is None else self._ask(state)
+
+    def acquire(self, *, cancel: threading.Event | None = None) -> Lease:
+        """Return a lease; start the engine if no program of this user has done so.
+
+        Raises:
+            BusyError: `tier-other-options`, programs use it with other options; `tier-busy`.
+            OpencotiError: as `opencoti.launch.launch`.
+            Cancelled: `cancel` was set.
+        """
+        end = time.monotonic() + self._wait_s
+        while True:
+            lock = UserLock.take(self._users, "shared", timeout_s=end - time.monotonic(), cancel=cancel)
+            with _released_on_error(lock):
+                state = self._running()
+                if state is not None and self._is_wanted(state):
+                    return self._lease(lock, state)
+            lock.release()
+            self._bring_up(end, cancel, is_other=state is not None)
+
+    async def acquire_async(self) -> Lease:
+        """Return a lease without blocking the event loop; a cancelled task leaves no engine and no lease."""
+        cancel = threading.Event()
+        task = asyncio.ensure_future(asyncio.to_thread(self.acquire, cancel=cancel))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancel.set()
+            with suppress(Cancelled, OpencotiError):
+                (await task).release()
+            raise
+
+    def stop(self) -> bool:
+        """End the engine now; tell whether there was one.
+
+        Raises:
+            BusyError: `tier-in-use`, a program holds a lease.
+            StorageError, BusyError: as `opencoti.launch.stopping.stop_engine`.
+        """
+        lock = self._try_alone()
+        if lock is None:
+            raise BusyError(
+                "tier-in-use",
+                f"other programs use the engine of tier {self._name}",
+                hint=f"`python -m opencoti.launch stop tier-{self._name}` ends it all the same",
+            )
+        try:
+            state = self._running()
+            if state is not None:
+                stop_engine(self._engines, state, grace_s=_GRACE_S)
+            return state is not None
+        finally:
+            lock.release()
+
+    def _bring_up(self, end: float, cancel: threading.Event | None, *, is_other: bool) -> None:
+        """Start the engine, unless somebody else has done so by the time it is our turn."""
+        lock = self._try_alone() if is_other else self._wait_alone(end, cancel)
+        if lock is None:
+            raise BusyError(
+                "tier-other-options",
+                f"the engine of tier {self._name} runs with other options, and programs use it",
+                why=f"`python -m opencoti.launch status tier-{self._name}` shows it",
+                hint="wait until they are done, ask for the same options, or name another tier",
+            )
+        try:
+            state = self._running()
+            if state is not None and not self._is_wanted(state):
+                stop_engine(self._engines, state, grace_s=_GRACE_S)
+                state = None
+            if state is None:
+                self._start_detached(cancel)
+            lock.mark()
+        finally:
+            lock.release()
+
+    def _wait_alone(self, end: float, cancel: threading.Event | None) -> UserLock:
+        self._console.status(f"waiting for the engine of tier {self._name}")
+        return UserLock.take(self._users, "alone", timeout_s=end - time.monotonic(), cancel=cancel)
+
+    def _try_alone(self) -> UserLock | None:
+        """Take the lock alone; those who only look hold it for a moment, so one try says nothing."""
+        try:
+            return UserLock.take(self._users, "alone", timeout_s=_TAKE_OVER_S)
+        except BusyError:
+            return None
+
+    def _start_detached(self, cancel: threading.Event | None) -> None:
+        engine = self._start_engine(self._options, self._console, environ=self._environ, cancel=cancel)
+        try:
+            engine.detach()
+        except BaseException:
+            engine.stop()
+            raise
+
+    def _running(self) -> State | None:
+        """Return the engine that runs, None where there is none that will stay."""
+        reap_detached()
+        state = read_state(self._engines / self._options.name)
+        if state is None or state.is_transient or state.condition() != "ready":
+            return None
+        return state if procfs.is_same_process(state.keeper) else None
+
+    def _is_wanted(self, state: State) -> bool:
+        return self._options.sharing is not None and state.fingerprint == self._options.sharing.fingerprint
+
+    def _lease(self, lock: UserLock, state: State) -> Lease:
+        lock.mark()
+        key = read_api_key(self._options.api_key_file)
+
+        def give_back() -> None:
+            lock.mark()
+            lock.release()
+
+        return Lease(
+            url=state.url,
+            model=state.alias,
+            capabilities=measured(Address(host=state.host, port=state.port, api_key=key), self.capabilities),
+            api_key=key,
+            release=give_back,
+            is_alive=lambda: state.condition() != "stale",
+        )
+
+    def _ask(self, state: State) -> Health:
+        try:
+            answer = ask(Address(host=state.host, port=state.port), "/health", timeout_s=_HEALTH_TIMEOUT_S)
+        except NoAnswerError as exc:
+            return Health(status="failed", url=state.url, model=state.alias, detail=str(exc))
+        if answer.status != 200:
+            detail = f"/health says {answer.status}"
+            return Health(status="failed", url=state.url, model=state.alias, detail=detail)
+        return Health(status="ready", url=state.url, model=state.alias)
+
+
+@contextmanager
+def _released_on_error(lock: UserLock) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        lock.release()
+        raise
