@@ -16,6 +16,7 @@ from ci import process
 from ci.locks import exclusive_lock
 from ci.paths import Layout
 from ci.stages.model import Stage, digest
+from ci.toolchains.archives import fetch_archives, unpack_archive
 from ci.toolchains.expiry import mark_used, remove_unused
 from ci.toolchains.recipe import Recipe
 from ci.toolchains.table import load_table
@@ -115,13 +116,14 @@ class WheelToolchain:
         if folder.exists():
             console.warn(f"toolchain {folder} is incomplete or damaged: it is unpacked again")
         wheels = fetch_wheels(self._recipe.wheels, self._layout.downloads, console)
+        archives = fetch_archives(self._recipe.archives, self._layout.downloads, console)
         console.info(f"unpacking toolchain {self._recipe.name} to {folder}")
         try:
             for abandoned in folder.parent.glob(f".{folder.name}-*"):
                 shutil.rmtree(abandoned, ignore_errors=True)
             temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
             try:
-                assemble(self._recipe, wheels, temporary)
+                assemble(self._recipe, wheels, archives, temporary)
                 _write_stamp(temporary)
                 os.chmod(temporary, 0o755)  # noqa: S103
                 shutil.rmtree(folder, ignore_errors=True)
@@ -182,8 +184,10 @@ class SystemToolchain:
         return {name: system_wrapper(name, path) for name, path in self._programs.items()}
 
 
-def assemble(recipe: Recipe, wheels: dict[str, Path], target: Path) -> None:
+def assemble(recipe: Recipe, wheels: dict[str, Path], archives: dict[str, Path], target: Path) -> None:
     """Put a whole toolchain together below `target`: the tree that host and image share. Raises `OSError`."""
+    for archive in recipe.archives:
+        unpack_archive(archives[archive.name], archive, target)
     for rule in recipe.rules:
         unpack_wheel(wheels[rule.name], rule, target)
     tools = target / "bin"
