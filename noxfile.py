@@ -96,9 +96,25 @@ command("all_backends", "build", "--all", doc="Build the CPU and every GPU backe
 command("package", "package", doc="One executable file with its manifest; builds what is missing or stale.")
 command("verify", "verify", doc="Check an artifact against its manifest, member by member.")
 command("smoke", "smoke", doc="Boot the artifact with a tiny model and ask it something.")
-command(
-    "sign", "sign", package="release", doc="Sign manifests and indexes (words after --: FILE… and options)."
-)
+for name, doc in {
+    "plan": "What a release would hold and do, and what stands against it; writes nothing.",
+    "freeze": "One source tarball for every job of a release.",
+    "stage": "Gather artifacts, evidence and plan into one folder, with the unsigned index.",
+    "sign": "Sign manifests and indexes (words after --: FILE… and options).",
+    "notes": "The text of the release.",
+    "provenance": "What the artifacts were made from, as a signed statement.",
+    "publish": "Bring a staged release to GitHub or to a folder, whole or not at all.",
+    "monitor": "Do the assets of the release and its images still stand?",
+    "pin": "Flip the pins that ship to the newest release.",
+}.items():
+    command(name, name, package="release", doc=doc)
+command("release_check", "check", package="release", doc="Fetch the published release with the real client.")
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def wheel(session: nox.Session) -> None:
+    """Build the wheel `opencoti`, twice, and check what is in it."""
+    dev(session, "release", "wheel", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["dev"])

@@ -136,6 +136,12 @@ class SecretKey:
         line = base64.b64encode(head + body).decode("ascii")
         return f"untrusted comment: {comment} {self.public.name}\n{line}\n".encode("ascii")
 
+    def sign_bytes(self, message: bytes) -> bytes:
+        """Return the plain Ed25519 signature of a message that says itself what it is (DSSE)."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
+
     def sign(self, digest: bytes, trusted_comment: str) -> Signature:
         """Sign a file, given its BLAKE2b-512, together with a comment."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -73,11 +73,16 @@ def _add_root_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sign_with_options(args: argparse.Namespace, context: Context, files: list[Path]) -> int:
-    """Sign files as the options of `add_signing_options` say, and print what was written."""
+def signing_key(args: argparse.Namespace, context: Context) -> tuple[SecretKey, TrustedKeys]:
+    """Return the key that the options of `add_signing_options` name, and the list that clients have.
+
+    Raises:
+        UsageError: `bad-usage`.
+        ConfigError: as `find_secret_key`.
+        VerificationError, StorageError: as `trusted_keys`.
+    """
     from release.keys import SecretKey
     from release.keysource import Surroundings, find_secret_key
-    from release.sign import sign_files
 
     if args.ephemeral and (args.key is not None or args.unlisted):
         raise UsageError("bad-usage", "--ephemeral makes its own key", hint="leave out --key and --unlisted")
@@ -88,7 +93,14 @@ def sign_with_options(args: argparse.Namespace, context: Context, files: list[Pa
         )
     else:
         key = find_secret_key(args.key, context.console, Surroundings.real())
-    keys = _keys_of_clients(args, context, key)
+    return key, _keys_of_clients(args, context, key)
+
+
+def sign_with_options(args: argparse.Namespace, context: Context, files: list[Path]) -> int:
+    """Sign files as the options of `add_signing_options` say, and print what was written."""
+    from release.sign import sign_files
+
+    key, keys = signing_key(args, context)
     signed = sign_files(files, key=key, facts=_facts(args), keys=keys, now=datetime.now(UTC))
     context.console.info(f"public key {key.public.text}")
     data = {

@@ -3,7 +3,8 @@
     <64 hex digits><two blanks><name>
 
 Names are sorted bytewise, lines end in LF, there is no other line. Signatures (`*.minisig`) and the list
-itself are not in it: they are made from it, or after it.
+itself are not in it: they are made from it, or after it. Nor is `NOTES.md`, the text of a release: it is not
+one of its files.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from opencoti.hashing import sha256_file
 from opencoti.minisign import SIGNATURE_SUFFIX
 
 SUMS_NAME = "SHA256SUMS"
+NOTES_NAME = "NOTES.md"
 _MAX_BYTES = 1 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 
@@ -67,7 +69,7 @@ def hash_folder(folder: Path) -> dict[str, str]:
         digests = {
             require_safe_name(path.name, str(folder)): sha256_file(path)
             for path in entries
-            if path.name != SUMS_NAME and path.suffix != SIGNATURE_SUFFIX
+            if path.name not in (SUMS_NAME, NOTES_NAME) and path.suffix != SIGNATURE_SUFFIX
         }
     except OSError as exc:
         raise storage_error(exc, f"cannot read {folder}") from exc

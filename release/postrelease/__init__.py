@@ -1,0 +1,1 @@
+"""After a release: the pins that ship are flipped to it, and the `opencoti` wheel is built."""
