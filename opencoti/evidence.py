@@ -34,14 +34,24 @@ class TestedArtifact(DocumentPart):
     size: Count
 
 
+class Accelerator(DocumentPart):
+    """A device that computed beside the processor; `is_software`: the processor itself plays it."""
+
+    name: Text
+    is_software: bool
+    driver: Text | None = None
+
+
 class Device(DocumentPart):
-    """The machine it was tested on."""
+    """The machine it was tested on; `emulator` is what played a processor that it does not have."""
 
     cpu_model: Text
     cpu_features: tuple[Text, ...] = ()
     kernel: Text
     glibc: Text | None = None
     driver: Text | None = None
+    emulator: Text | None = None
+    accelerators: tuple[Accelerator, ...] = ()
 
 
 class MappedFile(DocumentPart):
@@ -58,6 +68,35 @@ class BuildIdentity(DocumentPart):
     version_string: Text
     patch_set: Text
     upstream_commit: Text
+
+
+class Offload(DocumentPart):
+    """Layers that computed on the device, the output among them; `splits`: parts that the graph fell into."""
+
+    device: Text
+    layers: Count
+    splits: Count
+
+
+class Divergence(DocumentPart):
+    """Where another token was more probable than to the CPU, and how close the two were."""
+
+    position: Count
+    margin: Annotated[float, Field(ge=0)]
+
+
+class Comparison(DocumentPart):
+    """Greedy tokens beside those of the CPU, each after the CPU's own tokens before it.
+
+    Of `tokens` that were compared, `equal` are the same. Differences and margins are of natural logarithms
+    of probabilities; `limit` is how large they may be.
+    """
+
+    tokens: Count
+    equal: Count
+    max_difference: Annotated[float, Field(ge=0)]
+    limit: Annotated[float, Field(ge=0)]
+    divergences: tuple[Divergence, ...] = ()
 
 
 class SmokeResult(DocumentPart):
@@ -78,6 +117,23 @@ class SmokeResult(DocumentPart):
     identity: BuildIdentity | None = None
     cpu_variant: Text | None = None
     dsos: tuple[MappedFile, ...] = ()
+    drivers: tuple[MappedFile, ...] = ()
+    offload: Offload | None = None
+    comparison: Comparison | None = None
+
+
+class LoadResult(DocumentPart):
+    """What was found in a backend library without a device.
+
+    `entry` is the function that it offers, `stubs` are the libraries that were stood in for, `real` those
+    that were not.
+    """
+
+    dso: MappedFile
+    entry: Text
+    archs: tuple[Text, ...] = ()
+    stubs: tuple[Text, ...] = ()
+    real: tuple[Text, ...] = ()
 
 
 class Failure(DocumentPart):
@@ -89,10 +145,13 @@ class Failure(DocumentPart):
 
 
 class Evidence(DocumentPart):
-    """One test of one artifact on one device; `test_version` counts changes of what is tested."""
+    """One test of one artifact on one device; `test_version` counts changes of what is tested.
+
+    Kind `load` is what can be said of a backend on a machine without its device. It is no smoke test.
+    """
 
     schema_id: Literal["opencoti.evidence/1"] = Field(alias="schema", default="opencoti.evidence/1")
-    kind: Literal["smoke"]
+    kind: Literal["smoke", "load"]
     test_version: Count = 0
     artifact: TestedArtifact
     device: Device
@@ -101,13 +160,17 @@ class Evidence(DocumentPart):
     started: Timestamp
     passed: bool
     result: SmokeResult | None = None
+    loaded: LoadResult | None = None
     failure: Failure | None = None
     not_tested: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
     def _check_outcome(self) -> Self:
-        if self.passed and (self.result is None or self.failure is not None):
+        result = self.result if self.kind == "smoke" else self.loaded
+        if self.passed and (result is None or self.failure is not None):
             raise ValueError("evidence of a passed test has a result and no failure")
+        if self.kind == "load" and not self.not_tested:
+            raise ValueError("evidence without a device says what was not tested")
         if not self.passed and self.failure is None:
             raise ValueError("evidence of a failed test says why")
         return self

@@ -24,6 +24,24 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backend", default="cpu", metavar="NAME", help="what to compute on (default: cpu)")
     parser.add_argument("--keep-home", action="store_true", help="leave the scratch folder for a look at it")
+    parser.add_argument(
+        "--qemu",
+        type=Path,
+        metavar="PROGRAM",
+        help="emulator for an artifact of another architecture (default: qemu-ARCH-static on PATH)",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "host", "docker"),
+        default="auto",
+        help="GPU backends: this machine, or a container with a Vulkan device in software (default: auto: "
+        "the container where this machine has no device)",
+    )
+    parser.add_argument(
+        "--allow-no-device",
+        action="store_true",
+        help="GPU backends: without a device, end well when the library is sound and loads",
+    )
     parser.set_defaults(command=run)
 
 
@@ -33,6 +51,18 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from ci.smoke.command import prove, summary
 
     artifact = args.artifact or newest_artifact(context.layout)
-    proof = prove(context, artifact, backend=args.backend, keep_home=args.keep_home)
+    if args.backend != "cpu":
+        return _run_gpu(args, context, artifact)
+    proof = prove(context, artifact, backend=args.backend, keep_home=args.keep_home, qemu=args.qemu)
+    context.console.result(summary(proof), proof.evidence.model_dump(mode="json", by_alias=True))
+    return 0
+
+
+def _run_gpu(args: argparse.Namespace, context: Context, artifact: Path) -> int:
+    from ci.smoke.command import summary
+    from ci.smoke.gpu_command import GpuOptions, prove_gpu
+
+    options = GpuOptions(engine=args.engine, keep_home=args.keep_home, is_load_enough=args.allow_no_device)
+    proof = prove_gpu(context, artifact, args.backend, options)
     context.console.result(summary(proof), proof.evidence.model_dump(mode="json", by_alias=True))
     return 0

@@ -52,8 +52,10 @@ def from_version_output(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in text.splitlines():
         label, separator, value = line.strip().partition(": ")
-        if separator and label in _LINES:
-            found.setdefault(_LINES[label], value.strip())
+        # The loader says `opencoti: notice: …` when it unpacks much: a value of the right form wins.
+        name = _LINES.get(label, "") if separator else ""
+        if name and not _SHAPES[name].fullmatch(found.get(name, "")):
+            found[name] = value.strip()
     return found
 
 

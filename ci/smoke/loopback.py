@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,15 +28,18 @@ class Reply:
 
 
 class Loopback:
-    """A client of one port of 127.0.0.1; close it, or use it in a `with` block."""
+    """A client of one port of 127.0.0.1, or of a socket file; close it, or use it in a `with` block."""
 
-    def __init__(self, port: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, port: int, *, socket: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         import httpx
 
-        self.port = port
+        self.place = f"on port {port}" if socket is None else f"at {socket.name}"
         self._clock = clock
         self._client = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}",
+            base_url=f"http://127.0.0.1:{port}" if socket is None else "http://127.0.0.1",
+            transport=None if socket is None else httpx.HTTPTransport(uds=str(socket)),
             trust_env=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "opencoti-smoke"},
         )

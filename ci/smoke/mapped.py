@@ -16,8 +16,8 @@ from opencoti.evidence import MappedFile
 from opencoti.hashing import sha256_file
 from opencoti.manifest import Manifest
 
-_ENGINE_LIBRARY: Final = re.compile(r"(lib)?(ggml|llama|mtmd)[A-Za-z0-9_-]*\.(so|dylib)(\.[0-9.]+)?")
-_CPU_VARIANT: Final = re.compile(r"libggml-cpu-([a-z0-9_]+)\.so")
+_ENGINE_LIBRARY: Final = re.compile(r"(lib)?(ggml|llama|mtmd)[A-Za-z0-9_.-]*\.(so|dylib)(\.[0-9.]+)?")
+_CPU_VARIANT: Final = re.compile(r"libggml-cpu-([a-z0-9_.]+)\.so")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,12 @@ from opencoti.hashing import sha256_bytes, sha256_file
 
 GENERATOR_VERSION: Final = 1
 VOCABULARY: Final = Path("models") / "ggml-vocab-qwen2.gguf"
+# A Vulkan device may refuse tensors of more than 128 MiB: with this one the logits of a batch are smaller.
+SMALL_VOCABULARY: Final = Path("models") / "ggml-vocab-deepseek-coder.gguf"
 
 _ARCHITECTURE: Final = "qwen2"
+# Those whose files of the pinned source have a tokenizer that a qwen2 model can have as well.
+_VOCABULARIES: Final = (_ARCHITECTURE, "llama")
 _F32: Final = 0  # numbers of GGML's tensor types
 _Q8_0: Final = 8
 _Q8_BLOCK: Final = 32  # values per Q8_0 block: a float16 scale, then 32 signed bytes
@@ -71,7 +75,7 @@ def make_tiny_model(vocab_gguf: Path, out: Path, *, seed: int = 0) -> Path:
     """Write a random model with the vocabulary of `vocab_gguf`; the same arguments give the same bytes.
 
     Args:
-        vocab_gguf: a GGUF file with a qwen2 tokenizer; tensors in it are ignored.
+        vocab_gguf: a GGUF file of a qwen2 or llama tokenizer; tensors in it are ignored.
         out: the file to write, whole or not at all.
         seed: another seed gives other weights.
 
@@ -96,8 +100,8 @@ def _read_vocabulary(path: Path) -> dict[str, Value]:
     except MalformedGgufError as exc:
         raise _malformed(path, str(exc)) from exc
     architecture = metadata.get("general.architecture", Value.string("")).text
-    if architecture != _ARCHITECTURE:
-        raise _malformed(path, f"its architecture is {architecture[:40]!r}, not {_ARCHITECTURE!r}")
+    if architecture not in _VOCABULARIES:
+        raise _malformed(path, f"its architecture is {architecture[:40]!r}, not {' or '.join(_VOCABULARIES)}")
     vocabulary = {name: value for name, value in metadata.items() if name.startswith("tokenizer.ggml.")}
     if "tokenizer.ggml.tokens" not in vocabulary or not vocabulary["tokenizer.ggml.tokens"].length:
         raise _malformed(path, "it holds no tokens")

@@ -54,11 +54,11 @@ def check_model(client: Loopback, *, alias: str, model: Path, timeout_s: float) 
     models = client.get("/v1/models", timeout_s=timeout_s)
     names = [item.get("id") for item in _dicts(_field(models, "data"))]
     if names != [alias]:
-        raise _not_ours(client.port, f"/v1/models lists {str(names)[:200]}, not {alias}")
+        raise _not_ours(client.place, f"/v1/models lists {str(names)[:200]}, not {alias}")
     props = client.get("/props", timeout_s=timeout_s)
     served = _field(props, "model_path")
     if not isinstance(served, str) or Path(served).name != model.name:
-        raise _not_ours(client.port, f"/props says the model is {str(served)[:200]!r}, not {model.name}")
+        raise _not_ours(client.place, f"/props says the model is {str(served)[:200]!r}, not {model.name}")
     return props
 
 
@@ -142,9 +142,9 @@ def _speed(document: Any) -> float | None:
     return round(float(value), 1) if isinstance(value, (int, float)) and value >= 0 else None
 
 
-def _not_ours(port: int, why: str) -> VerificationError:
+def _not_ours(place: str, why: str) -> VerificationError:
     return VerificationError(
-        "smoke-not-ours", f"the server on port {port} does not serve the model of this run", why=why
+        "smoke-not-ours", f"the server {place} does not serve the model of this run", why=why
     )
 
 

@@ -21,7 +21,7 @@ _PREFIX: Final = "opencoti-smoke-"
 _LOCK_NAME: Final = ".lock"
 PLANTED_NAME: Final = "libggml-cpu-evil.so"
 # Everything else is left out: LLAMA_ARG_*, GGML_*, LD_*, proxies and the like would change what is tested.
-_KEPT_VARIABLES: Final = ("PATH", "USER", "LOGNAME", "QEMU_LD_PREFIX")
+_KEPT_VARIABLES: Final = ("PATH", "USER", "LOGNAME")
 
 
 @dataclass(frozen=True, kw_only=True)

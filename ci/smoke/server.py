@@ -12,13 +12,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from ci import process
+from ci.smoke.emulation import Emulator
 from ci.smoke.failures import died_error, log_tail, start_error
 from ci.smoke.loopback import Loopback
 from ci.smoke.scratch import MARK_VARIABLE, Scratch
@@ -43,11 +44,23 @@ class Limits:
     stop_s: float = 15.0
 
 
+class Child(Protocol):
+    """The part of `subprocess.Popen` that a server needs."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises `subprocess.TimeoutExpired`."""
+
+
 class Server:
     """A running engine. Whoever made it calls `stop` (proves the end) or `kill` (ends it at any price)."""
 
-    def __init__(self, child: subprocess.Popen[bytes], *, scratch: Scratch, log: Path) -> None:
-        self.child = child
+    def __init__(self, child: Child, *, scratch: Scratch, log: Path) -> None:
+        self.child: Child = child
         self.log = log
         self.listener: Listener | None = None
         self.engine_pid = child.pid
@@ -58,6 +71,10 @@ class Server:
         """The port it listens on; known once it is ready."""
         assert self.listener is not None, "wait_ready comes first"
         return self.listener.port
+
+    def client(self) -> Loopback:
+        """Return a client of it; known once it is ready."""
+        return Loopback(self.port)
 
     def members(self) -> tuple[int, ...]:
         """Return every live process of this engine."""
@@ -147,7 +164,7 @@ class Server:
                 `smoke-left-port`.
         """
         self.require_alive("before it was told to")
-        os.killpg(self.child.pid, signal.SIGTERM)
+        self.ask_to_stop()
         try:
             code = self.child.wait(timeout=grace_s)
         except subprocess.TimeoutExpired as exc:
@@ -161,6 +178,10 @@ class Server:
             raise died_error(code, self.log, what="when it was told to stop")
         self._prove_gone(grace_s)
         return code
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        os.killpg(self.child.pid, signal.SIGTERM)
 
     def _prove_gone(self, grace_s: float) -> None:
         end = time.monotonic() + grace_s
@@ -176,7 +197,7 @@ class Server:
 
     def kill(self) -> None:
         """End every process of the engine at once. Does nothing when all are gone."""
-        if self.child.poll() is None:
+        if isinstance(self.child, subprocess.Popen) and self.child.poll() is None:
             process.terminate(self.child, grace_s=1.0)
         for pid in self.members():
             try:
@@ -194,20 +215,32 @@ def _port_taken(port: int, listener: Listener) -> VerificationError:
     )
 
 
-def launch(artifact: Path, arguments: Sequence[str], *, scratch: Scratch, log: IO[bytes]) -> Server:
-    """Start an artifact in its scratch folders; what the kernel cannot run is tried as a shell script.
+def launch(
+    artifact: Path,
+    arguments: Sequence[str],
+    *,
+    scratch: Scratch,
+    log: IO[bytes],
+    emulator: Emulator | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Server:
+    """Start an artifact in its scratch folders, emulated or not; an APE may need a shell.
+
+    `variables` are added to the few that it gets.
 
     Raises:
         MissingError: `smoke-interpreter-missing`, `smoke-cannot-start`.
         StorageError: `smoke-not-executable`, `smoke-noexec`, `smoke-not-permitted`.
     """
-    environment = scratch.environment(os.environ)
+    environment = scratch.environment(os.environ) | dict(variables or {})
+    environment |= emulator.variables if emulator else {}
+    before = emulator.prefix if emulator else ()
 
     def start(prefix: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         return process.spawn([*prefix, *arguments], log=log, cwd=scratch.work, env=environment)
 
     try:
-        child = start([artifact])
+        child = start([*before, artifact])
     except OSError as exc:
         child = _retry_with_shell(exc, artifact, start)
     return Server(child, scratch=scratch, log=Path(log.name))

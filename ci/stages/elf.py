@@ -29,7 +29,21 @@ CPU_VARIANTS: Final[dict[str, tuple[str, ...]]] = {
         "x64",
         "zen4",
     ),
+    # Named after the version of the architecture that had the features first.
+    "aarch64": (
+        "armv8.0_1",
+        "armv8.2_1",
+        "armv8.2_2",
+        "armv8.2_3",
+        "armv8.6_1",
+        "armv8.6_2",
+        "armv9.2_1",
+        "armv9.2_2",
+    ),
 }
+
+# What a stage for another target than the wrappers' own tells them, and tells CMake.
+_TARGETS: Final[dict[str, str]] = {"aarch64": "aarch64-linux-gnu.2.28"}
 
 SERVER: Final = "llama-server"
 # The names that the dynamic linker asks for (SONAME), so no symbolic link is needed beside the server.
@@ -99,19 +113,31 @@ def cpu_stage(*, arch: str, toolchain: str, source_tree: str, identity: EngineId
         name=f"cpu-{arch}",
         toolchain=toolchain,
         steps=(
-            Step(title="configure", argv=_configure(identity)),
+            Step(title="configure", argv=_configure(arch, identity)),
             Step(
                 title="compile",
                 argv=("{tools}/ninja", "-C", "{out}", "-j", "{jobs}", *build_targets(arch)),
             ),
         ),
-        env={},
+        env=target_environment(arch),
         source_tree=source_tree,
         inputs={},
         outputs=tuple(f"bin/{name}" for name in product_names(arch)),
         # Another patch set or version recompiles one object (patch 0001), not everything.
         labels=identity.definitions(),
     )
+
+
+def target_environment(arch: str) -> dict[str, str]:
+    """Return what tells the compiler wrappers to build for `arch`; nothing for the one they assume."""
+    return {"OPENCOTI_TARGET": _TARGETS[arch]} if arch in _TARGETS else {}
+
+
+def target_definitions(arch: str) -> tuple[str, ...]:
+    """Return what tells CMake that it builds for `arch`; nothing where it finds that out by itself."""
+    if arch not in _TARGETS:
+        return ()
+    return ("-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={arch}")
 
 
 def product_names(arch: str) -> tuple[str, ...]:
@@ -129,7 +155,7 @@ def build_targets(arch: str) -> tuple[str, ...]:
     return (SERVER, *(f"ggml-cpu-{variant}" for variant in CPU_VARIANTS[arch]))
 
 
-def _configure(identity: EngineIdentity) -> tuple[str, ...]:
+def _configure(arch: str, identity: EngineIdentity) -> tuple[str, ...]:
     return (
         "{tools}/cmake",
         "-G",
@@ -138,6 +164,7 @@ def _configure(identity: EngineIdentity) -> tuple[str, ...]:
         "{src}",
         "-B",
         "{out}",
+        *target_definitions(arch),
         "-DCMAKE_MAKE_PROGRAM={tools}/ninja",
         "-DCMAKE_C_COMPILER={tools}/cc",
         "-DCMAKE_CXX_COMPILER={tools}/c++",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci.paths import Layout
+from opencoti.fetch.trial import suits_this_host
 from opencoti.manifest import MANIFEST_SUFFIX, Manifest, load_manifest
 from tests.conftest import require
 
@@ -21,10 +22,14 @@ class EngineArtifact:
     manifest: Manifest
 
 
+def _is_ours(path: Path) -> bool:
+    return suits_this_host(path.name)
+
+
 @pytest.fixture(scope="session")
 def artifact(real_layout: Layout) -> EngineArtifact:
     found = sorted(
-        (real_layout.dist / "llamafile").glob("opencoti-llamafile-*.llamafile"),
+        filter(_is_ours, (real_layout.dist / "llamafile").glob("opencoti-llamafile-*.llamafile")),
         key=lambda path: path.stat().st_mtime_ns,
     )
     require(bool(found), "no artifact in dist/llamafile: run ./noxw -s quickstart")

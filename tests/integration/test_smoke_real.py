@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def artifact(real_layout: Layout) -> Path:
     if configured:
         return Path(configured)
     require(
-        any((real_layout.dist / "llamafile").glob("*.llamafile")), "no artifact: run ./noxw -s quickstart"
+        any((real_layout.dist / "llamafile").glob(f"*-{platform.machine()}.llamafile")),
+        "no artifact: run ./noxw -s quickstart",
     )
     return newest_artifact(real_layout)
 

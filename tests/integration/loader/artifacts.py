@@ -55,7 +55,7 @@ class Layout:
 class CompileC(Protocol):
     """Compiles a C file of this folder to a static executable, with more words for the compiler."""
 
-    def __call__(self, source: str, *words: str | Path) -> Path: ...
+    def __call__(self, source: str, *words: str | Path, arch: str = "x86_64") -> Path: ...
 
 
 def render_index(

@@ -25,14 +25,14 @@ def zig_cache() -> Path:
 
 @pytest.fixture(scope="session")
 def compile_c(zig: Path, zig_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> CompileC:
-    def compile_one(source: str, *words: str | Path) -> Path:
+    def compile_one(source: str, *words: str | Path, arch: str = "x86_64") -> Path:
         out = tmp_path_factory.mktemp("compiled") / source.removesuffix(".c")
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "ZIG_GLOBAL_CACHE_DIR": str(zig_cache),
             "ZIG_LOCAL_CACHE_DIR": str(zig_cache),
         }
-        flags = ("-target", "x86_64-linux-musl", "-static", "-Os", "-s", "-g0")
+        flags = ("-target", f"{arch}-linux-musl", "-static", "-Os", "-s", "-g0")
         subprocess.run(
             [zig, "cc", *flags, "-o", out, HERE / source, *words],
             env=environment,
