@@ -13,6 +13,7 @@ from ci import (
     build_cli,
     docs_cli,
     doctor,
+    workflows_cli,
 )
 from ci.dso import cli as dso_cli
 from ci.package import cli as package_cli
@@ -36,6 +37,7 @@ _MODULES: tuple[CommandModule, ...] = (
     smoke_cli,
     doctor,
     docs_cli,
+    workflows_cli,
 )
 
 

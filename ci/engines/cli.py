@@ -6,13 +6,12 @@ import argparse
 import os
 from typing import Final, cast, get_args
 
+from ci.engines.jobs import Jobs, fitting_jobs, inherited_pool
 from ci.engines.select import EngineName
 from opencoti.errors import UsageError
 
 ENGINE_VARIABLE: Final = "OPENCOTI_ENGINE"
 _TOOLCHAINS: Final = {"wheels": "zig", "system": "system"}
-# A C++ file of the engine needs about this much while it is compiled.
-_BYTES_PER_JOB: Final = 1 << 30
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +61,17 @@ def toolchain_name(args: argparse.Namespace, *, wheels: str = _TOOLCHAINS["wheel
     return wheels if args.toolchain == "wheels" else _TOOLCHAINS[args.toolchain]
 
 
-def job_count(args: argparse.Namespace) -> int:
-    """Return the number of compilers to run: as asked, else one per CPU as far as the memory goes."""
+def job_count(args: argparse.Namespace) -> Jobs:
+    """Return the number of compilers to run: as asked, else one per CPU as far as the memory goes.
+
+    A command that another one started (`ci.engines.parallel`, or make) shares that one's number.
+    """
     if args.jobs:
-        return int(args.jobs)
+        return Jobs(args.jobs)
+    if pool := inherited_pool():
+        return pool.jobs
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // _BYTES_PER_JOB))
+    return Jobs(fitting_jobs(len(os.sched_getaffinity(0)), memory), is_default=True)
 
 
 def _positive(text: str) -> int:

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ci.engines.endpoint import Daemon
 from opencoti.errors import MissingError, StorageError
 
+if TYPE_CHECKING:
+    import requests
+
 _CALL_TIMEOUT_S: Final = 120
+KEEP_ALIVE: Final = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 8),
+)
 # What the daemon passes on from the kernel when its own disk is full; it has no code of its own for it.
 _NO_SPACE: Final = "no space left on device"
 
 
 class EngineClient:
-    """Connection to a daemon. `stream` has no time-out: a compiler may print nothing for minutes."""
+    """Connection to a daemon. `stream` has no time-out: a compiler may print nothing for minutes.
 
-    def __init__(self, daemon: Daemon) -> None:
+    Args:
+        daemon: a daemon that answered.
+        call_timeout_s: how long an ordinary call may take, in seconds.
+    """
+
+    def __init__(self, daemon: Daemon, *, call_timeout_s: int = _CALL_TIMEOUT_S) -> None:
         import docker
         from docker.utils import kwargs_from_env
 
         self.daemon = daemon
         arguments: dict[str, Any] = kwargs_from_env() | {"base_url": daemon.endpoint.url, "version": "auto"}
         with translated(daemon, "connect"):
-            self.api: Any = docker.APIClient(**arguments | {"timeout": _CALL_TIMEOUT_S})
+            self.api: Any = docker.APIClient(**arguments | {"timeout": call_timeout_s})
             self.stream: Any = docker.APIClient(**arguments | {"timeout": None})
+        if not daemon.endpoint.socket_path:
+            keep_alive(self.stream)
 
     def info(self) -> Mapping[str, Any]:
         """Return the daemon's description of itself."""
@@ -46,6 +64,22 @@ class EngineClient:
         """Close the connections."""
         self.api.close()
         self.stream.close()
+
+
+def keep_alive(session: requests.Session) -> None:
+    """Make connections of a session show signs of life while nothing is sent.
+
+    Else something on the way (a firewall, address translation) forgets a connection over which a silent
+    compiler sends nothing for minutes, and neither end ever hears of it.
+    """
+    import requests
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+            super().init_poolmanager(*args, socket_options=KEEP_ALIVE, **kwargs)
+
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Adapter())
 
 
 @contextmanager

@@ -25,16 +25,22 @@ OUT: Final = "/out"
 CACHE: Final = "/cache"
 _TMP_SIZE: Final = "2g"
 _DEFAULT_PIDS: Final = 4096
-_BAD_REQUEST: Final = 400
+BAD_REQUEST: Final = 400
+
+
+def new_run_id() -> str:
+    """Return an id for one container."""
+    return uuid.uuid4().hex[:12]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A folder of this machine inside the container."""
+    """A folder of this machine inside the container, or with `is_volume` a volume of the daemon."""
 
     source: str
     target: str
     is_read_only: bool
+    is_volume: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +64,8 @@ class ContainerRequest:
     memory_limit_mb: int | None = None
     pids_limit: int | None = None
     working_dir: str = OUT
-    run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    is_root_read_only: bool = True
+    run_id: str = field(default_factory=new_run_id)
 
     @property
     def container_name(self) -> str:
@@ -88,7 +95,7 @@ def create_arguments(request: ContainerRequest, client: EngineClient) -> dict[st
         "mounts": [_mount(mount) for mount in request.mounts],
         "network_mode": "none",
         "init": True,
-        "read_only": True,
+        "read_only": request.is_root_read_only,
         "tmpfs": {"/tmp": f"exec,mode=1777,size={_TMP_SIZE}"},  # noqa: S108
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges", "label=disable"],
@@ -133,7 +140,7 @@ def run_container(
                 state = client.api.inspect_container(request.container_name)["State"]
             return StepExit(code=code, is_out_of_memory=bool(state.get("OOMKilled")))
         finally:
-            _remove(client, request.container_name, console)
+            remove_container(client, request.container_name, console)
 
 
 def sweep(client: EngineClient, console: Console) -> list[str]:
@@ -144,7 +151,7 @@ def sweep(client: EngineClient, console: Console) -> list[str]:
     names = [str((entry.get("Names") or [entry["Id"]])[0]).removeprefix("/") for entry in orphans]
     for name in names:
         console.warn(f"removing container {name}: the command that started it was killed")
-        _remove(client, name, console)
+        remove_container(client, name, console)
     return names
 
 
@@ -168,7 +175,7 @@ def _start(client: EngineClient, request: ContainerRequest) -> Any:
         try:
             client.api.create_container(**create_arguments(request, client))
         except docker.errors.APIError as exc:
-            if exc.status_code == _BAD_REQUEST:
+            if exc.status_code == BAD_REQUEST:
                 raise _invisible(client, request, str(exc.explanation)) from exc
             raise
         # Attached before it starts, so that no output is lost.
@@ -199,7 +206,8 @@ def _invisible(client: EngineClient, request: ContainerRequest, said: str) -> Mi
     )
 
 
-def _remove(client: EngineClient, name: str, console: Console) -> None:
+def remove_container(client: EngineClient, name: str, console: Console) -> None:
+    """Remove a container, running or not; a warning when that fails."""
     import docker
 
     try:
@@ -215,6 +223,15 @@ def _remove(client: EngineClient, name: str, console: Console) -> None:
 def _mount(mount: Mount) -> Any:
     import docker
 
+    if mount.is_volume:
+        # `no_copy`: else the daemon copies owner and content of the image's folder into an empty volume.
+        return docker.types.Mount(
+            target=mount.target,
+            source=mount.source,
+            type="volume",
+            read_only=mount.is_read_only,
+            no_copy=True,
+        )
     return docker.types.Mount(
         target=mount.target, source=mount.source, type="bind", read_only=mount.is_read_only
     )

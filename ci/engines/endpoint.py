@@ -25,18 +25,31 @@ from opencoti.errors import MissingError
 MIN_API: Final = (1, 41)
 _PROBE_TIMEOUT_S: Final = 5.0
 _USE_HOST: Final = "or build without containers: --engine host"
-_SCHEMES: Final = ("unix", "tcp", "http", "https")
+_SCHEMES: Final = ("unix", "tcp", "http", "https", "ssh")
+
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a daemon is expected, and which setting says so ("DOCKER_HOST", "default")."""
+    """Where a daemon is expected, and which setting says so ("DOCKER_HOST", "default").
+
+    `shown` is what messages call it, when that is something else than the address that is connected to.
+    """
 
     url: str
     origin: str
+    shown: str = ""
 
     def __str__(self) -> str:
-        return f"{self.url} (from {self.origin})"
+        return f"{self.shown or self.url} (from {self.origin})"
+
+    @property
+    def is_open_to_others(self) -> bool:
+        """Whether it is spoken to over a network without any proof of who speaks."""
+        parts = urlsplit(self.url)
+        return parts.scheme in {"tcp", "http"} and parts.hostname not in _LOOPBACK
 
     @property
     def socket_path(self) -> str:
@@ -144,8 +157,8 @@ def _supported(endpoint: Endpoint) -> Endpoint:
     raise MissingError(
         "docker-endpoint-unsupported",
         f"cannot build with the container engine at {endpoint}",
-        why=f"{scheme or 'this form'} is none of {', '.join(_SCHEMES)}: folders of this machine are mounted",
-        hint=f"use an engine on this machine, {_USE_HOST}",
+        why=f"{scheme or 'this form'} is none of {', '.join(_SCHEMES)}",
+        hint=f"correct {endpoint.origin}, {_USE_HOST}",
     )
 
 

@@ -180,8 +180,12 @@ class ToolchainImage:
             raise _build_error(client, self.tag, said)
 
     def _check_space(self, client: EngineClient) -> None:
+        folders = {self._layout.cache}
+        # The disk of a daemon on another machine cannot be seen; a full one is told when it is written.
         root = Path(str(client.info().get("DockerRootDir") or "/"))
-        for folder in {root, self._layout.cache} if root.is_dir() else {self._layout.cache}:
+        if client.daemon.endpoint.socket_path and root.is_dir():
+            folders.add(root)
+        for folder in folders:
             os.makedirs(folder, exist_ok=True)
             free_bytes = shutil.disk_usage(folder).free
             if free_bytes < _MIN_FREE_BYTES:

@@ -9,6 +9,7 @@ from ci.engines.docker import DockerEngine
 from ci.engines.endpoint import find_endpoint, probe, uses_tls
 from ci.engines.host import HostEngine
 from ci.engines.model import Engine, PreparedToolchain
+from ci.engines.tunnel import open_tunnel
 from ci.paths import Layout
 from ci.stages.model import Stage
 from ci.toolchains.host import SYSTEM
@@ -21,22 +22,24 @@ EngineName = Literal["auto", "host", "docker"]
 def select_engine(name: EngineName, layout: Layout, console: Console, *, is_strict: bool = False) -> Engine:
     """Return the engine `name`.
 
-    With `is_strict` only images made from exactly what the locks name are accepted (releases).
+    With `is_strict` (releases) only images made from exactly what the locks name are accepted, and no
+    compiler cache is used.
 
     Raises:
         MissingError: `docker` was asked for and no daemon answers; the text says what exactly is wrong.
+        NetworkError: ssh does not reach the machine of the daemon.
     """
     if name == "host":
-        return HostEngine(layout)
+        return HostEngine(layout, is_strict=is_strict)
     if name == "docker":
-        return _docker(layout, is_strict=is_strict)
+        return _docker(layout, console, is_strict=is_strict)
     if name == "auto":
         try:
-            docker = _docker(layout, is_strict=is_strict)
-        except MissingError as error:
+            docker = _docker(layout, console, is_strict=is_strict)
+        except (MissingError, NetworkError) as error:
             console.info(f"engine host is used: {error}")
-            return HostEngine(layout)
-        return AutoEngine(docker, HostEngine(layout), console)
+            return HostEngine(layout, is_strict=is_strict)
+        return AutoEngine(docker, HostEngine(layout, is_strict=is_strict), console)
     assert_never(name)
 
 
@@ -90,6 +93,13 @@ class AutoEngine:
         self._engine = self._host
 
 
-def _docker(layout: Layout, *, is_strict: bool) -> DockerEngine:
+def _docker(layout: Layout, console: Console, *, is_strict: bool) -> DockerEngine:
     endpoint = find_endpoint()
-    return DockerEngine(layout, probe(endpoint, with_tls=uses_tls()), is_strict=is_strict)
+    if endpoint.is_open_to_others and not uses_tls():
+        console.warn(
+            f"the container engine at {endpoint} is used without TLS: whoever reaches that port owns the "
+            "machine, and whoever is in between can change a build; ssh:// is safe"
+        )
+    tunnel = open_tunnel(endpoint) if endpoint.url.startswith("ssh:") else None
+    near = tunnel.endpoint if tunnel else endpoint
+    return DockerEngine(layout, probe(near, with_tls=uses_tls()), is_strict=is_strict, tunnel=tunnel)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
+from ci.engines.compiler_cache import CompilerCache
 from ci.engines.failures import StepExit, step_error
+from ci.engines.jobs import pool_environment, pool_of, without_job_words
 from ci.engines.progress import NINJA_STATUS, OutputReader
 from ci.stages.checks import check_found, is_not_found_line, not_found_error
 from ci.stages.folder import step_marker
@@ -13,13 +16,30 @@ from ci.stages.model import Expansion, Stage, Step
 from opencoti.console import Console
 from opencoti.errors import storage_error
 
+# Folders of the tool cache that `stage_environment` names.
+TOOL_FOLDERS: Final = ("home", "tmp", "ccache", "zig")
+
 Execute = Callable[[tuple[str, ...], Callable[[str], None]], StepExit]
 
 
-def stage_environment(stage: Stage, expansion: Expansion, *, tool_cache: str, path: str) -> dict[str, str]:
+def stage_environment(
+    stage: Stage,
+    expansion: Expansion,
+    *,
+    tool_cache: str,
+    path: str,
+    cache: CompilerCache | None = None,
+    pool: str = "",
+) -> dict[str, str]:
     """Return the whole environment of a stage: nothing of the caller's own gets in.
 
-    `tool_cache` is the folder for everything that tools keep, as the stage sees it; `path` becomes PATH.
+    Args:
+        stage: its own variables come last.
+        expansion: what its placeholders stand for.
+        tool_cache: the folder for everything that tools keep, as the stage sees it.
+        path: becomes PATH.
+        cache: the compiler cache, if one is used.
+        pool: the job pool as the stage sees it, empty when it has its jobs for itself.
     """
     fixed = {
         "PATH": path,
@@ -38,13 +58,15 @@ def stage_environment(stage: Stage, expansion: Expansion, *, tool_cache: str, pa
         "OPENCOTI_SRC": expansion.src,
         "OPENCOTI_OUT": expansion.out,
     }
-    return fixed | {name: expansion.expand(value) for name, value in stage.env.items()}
+    cached = cache.environment() if cache else {}
+    pooled = pool_environment(pool, expansion.jobs) if pool else {}
+    return fixed | cached | pooled | {name: expansion.expand(value) for name, value in stage.env.items()}
 
 
 def make_tool_folders(tool_cache: Path) -> None:
     """Make the folders that `stage_environment` names. Raises `StorageError`."""
     try:
-        for name in ("home", "tmp", "ccache", "zig"):
+        for name in TOOL_FOLDERS:
             (tool_cache / name).mkdir(exist_ok=True)
     except OSError as exc:
         raise storage_error(exc, f"cannot make folders in {tool_cache}") from exc
@@ -91,7 +113,8 @@ class _StepRun:
         self._not_found = ""
 
     def run(self, expansion: Expansion, execute: Execute, out: Path, position: str) -> None:
-        argv = tuple(expansion.expand(word) for word in self._step.argv)
+        words = without_job_words(self._step.argv) if pool_of(expansion.jobs) else self._step.argv
+        argv = tuple(expansion.expand(word) for word in words)
         title = f"{self._stage.name}, {self._step.title}"
         self._console.info(f"   step {position}: {self._step.title} (log: {self._log})")
         reader = OutputReader(title, self._console, step=f"step {position}")

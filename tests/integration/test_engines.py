@@ -18,13 +18,15 @@ import pytest
 
 from ci.engines import EngineName, select_engine
 from ci.engines.client import EngineClient
-from ci.engines.container import sweep
+from ci.engines.container import ContainerRequest, UserMapping, run_container, sweep
 from ci.engines.endpoint import find_endpoint, probe
 from ci.engines.failures import StageError
+from ci.engines.image import TOOLS, ToolchainImage
 from ci.engines.owner import OWNER_PID, RUN, owner_labels
 from ci.paths import Layout
 from ci.stages.model import Stage, Step
 from ci.stages.runner import StageResult, run_stage
+from ci.toolchains.recipe import Recipe
 from tests.conftest import ROOT, RecordedConsole
 
 NINJA = """
@@ -65,19 +67,22 @@ class Project:
     def source(self) -> Path:
         return self.layout.root / "source tree"
 
-    def build(self, engine: EngineName, *, script: str = "") -> StageResult:
+    def write_source(self) -> Path:
         self.source.mkdir(parents=True, exist_ok=True)
         (self.source / "base.c").write_text(BASE)
         (self.source / "main.c").write_text(MAIN)
         (self.source / "rules").write_text(NINJA)
+        return self.source
+
+    def build(self, engine: EngineName, *, script: str = "", use_cache: bool = True) -> StageResult:
         return run_stage(
             shell_stage(script) if script else project_stage(),
             select_engine(engine, self.layout, self.console.console),
             layout=self.layout,
-            source=self.source,
+            source=self.write_source(),
             console=self.console.console,
             jobs=2,
-            use_cache=not script,
+            use_cache=use_cache and not script,
         )
 
 
@@ -184,6 +189,28 @@ def test_a_container_that_needs_too_much_memory_is_told_so(client: EngineClient,
     assert "--jobs 1" in caught.value.hint
 
 
+@pytest.mark.docker
+def test_a_command_that_is_silent_for_longer_than_any_call_may_take_is_waited_for(
+    client: EngineClient, project: Project
+) -> None:
+    project.build("docker", script="echo x > product")
+    impatient = EngineClient(client.daemon, call_timeout_s=1)
+    image = ToolchainImage(Recipe.load(ROOT / "containers" / "zig"), project.layout)
+    request = ContainerRequest(
+        image=image.tag,
+        argv=(f"{TOOLS}/cmake", "-E", "sleep", "3"),
+        env={"PATH": TOOLS},
+        mounts=(),
+        user=UserMapping(user="65534:65534"),
+        platform=image.platform,
+        working_dir="/",
+    )
+    lines: list[str] = []
+    assert run_container(impatient, request, lines.append, project.console.console).code == 0
+    impatient.close()
+    assert lines == []
+
+
 PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})
@@ -193,7 +220,7 @@ from opencoti.entry import run_command
 from tests.conftest import RecordedConsole
 from tests.integration.test_engines import Project, SharedLayout
 project = Project(SharedLayout(root=Path({checkout!r}), cache=Path({cache!r})), RecordedConsole())
-script = 'trap "" TERM INT; echo started > product; while :; do :; done'
+script = 'trap "" TERM INT; echo started; while :; do :; done'
 def build():
     project.build("docker", script=script)
     return 0
@@ -207,13 +234,14 @@ class Victim:
     def __init__(self, project: Project) -> None:
         layout = project.layout
         program = PROGRAM.format(root=str(ROOT), checkout=str(layout.root), cache=str(layout.cache))
-        self.product = layout.build / "stages/docker/script/product"
+        self.log = layout.logs / "script-docker.log"
+        self.log.unlink(missing_ok=True)
         self.process = subprocess.Popen(
             [sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True
         )
 
     def __enter__(self) -> Victim:
-        while not self.product.exists():
+        while not self.log.exists() or "\nstarted\n" not in self.log.read_text():
             assert self.process.poll() is None, self.process.communicate()[1]
         return self
 
@@ -233,7 +261,6 @@ def test_an_interrupted_command_ends_its_container_within_five_seconds(
 ) -> None:
     """case B10"""
     project.build("docker", script="echo x > product")
-    (project.layout.build / "stages/docker/script/product").unlink()
     with Victim(project) as victim:
         assert len(containers(client, victim.process.pid)) == 1
         for number in numbers:

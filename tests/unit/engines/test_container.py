@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from dataclasses import replace
 from typing import Any, cast
 
 import docker
 import pytest
+import requests
 
-from ci.engines.client import EngineClient, call_error
+from ci.engines.client import EngineClient, call_error, keep_alive
 from ci.engines.container import (
     ContainerRequest,
     Mount,
@@ -72,6 +75,32 @@ def test_a_container_has_no_network_no_capabilities_and_limits(arguments: dict[s
         ("/src", True),
         ("/out", False),
     ]
+
+
+def test_a_volume_is_mounted_without_what_the_image_has_there() -> None:
+    client = OfflineClient()
+    volume = Mount(source="opencoti-out-1", target="/out", is_read_only=False, is_volume=True)
+    made = create_arguments(replace(REQUEST, mounts=(volume,)), cast(EngineClient, client))
+    client.api.close()
+    (mount,) = made["host_config"]["Mounts"]
+    assert (mount["Type"], mount["Source"]) == ("volume", "opencoti-out-1")
+    assert mount["VolumeOptions"]["NoCopy"] is True
+
+
+def test_a_connection_over_a_network_shows_signs_of_life() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        session = requests.Session()
+        keep_alive(session)
+        adapter = session.get_adapter("http://localhost")
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        connection = adapter.poolmanager.connection_from_url(address)._get_conn()  # type: ignore[attr-defined]
+        connection.connect()
+        assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        connection.close()
+        session.close()
 
 
 def test_a_container_says_who_owns_it(arguments: dict[str, Any]) -> None:

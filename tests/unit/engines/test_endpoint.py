@@ -52,8 +52,8 @@ def test_a_context_without_an_endpoint_is_named(tmp_path: Path) -> None:
         find_endpoint({"DOCKER_CONTEXT": "gone"}, home=tmp_path)
 
 
-@pytest.mark.parametrize("url", ["ssh://user@host", "npipe:////./pipe/docker_engine", "nonsense"])
-def test_an_engine_on_another_machine_is_refused(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("url", ["npipe:////./pipe/docker_engine", "nonsense"])
+def test_an_address_that_nothing_here_can_speak_to_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(MissingError) as caught:
         find_endpoint({"DOCKER_HOST": url}, home=tmp_path)
     assert caught.value.error_id == "docker-endpoint-unsupported"
@@ -69,6 +69,28 @@ def test_nothing_installed_lists_where_it_was_looked_for(
     assert caught.value.error_id == "docker-not-found"
     assert "/var/run/docker.sock" in caught.value.why
     assert "/run/user/5/podman/podman.sock" in caught.value.why
+
+
+@pytest.mark.parametrize("place", ["docker.sock", "podman/podman.sock"])
+def test_a_socket_of_the_users_own_engine_is_found(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: exists(path) and str(path).startswith(str(tmp_path)))
+    socket_path = tmp_path / place
+    socket_path.parent.mkdir(exist_ok=True)
+    with version_daemon(socket_path, PODMAN_4):
+        endpoint = find_endpoint({"XDG_RUNTIME_DIR": str(tmp_path)}, home=tmp_path)
+        assert endpoint.url == f"unix://{socket_path}"
+        assert probe(endpoint).kind == "podman"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [("tcp://build:2375", True), ("tcp://127.0.0.1:2375", False), ("unix:///s", False), ("ssh://b", False)],
+)
+def test_a_port_that_anybody_can_use_is_known_as_such(url: str, is_open: bool) -> None:
+    assert Endpoint(url=url, origin="DOCKER_HOST").is_open_to_others is is_open
 
 
 def test_a_socket_that_does_not_exist(tmp_path: Path) -> None:
