@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -114,7 +114,8 @@ def build_gpu(context: Context, backend: Backend, options: BuildOptions) -> Buil
         use_cache=options.use_cache,
     )
     facts = inspect_elf(result.folder / "bin" / backend.library)
-    _require_sound(facts, backend, arch, targets)
+    is_pinned = result.toolchain.get("kind") == "image"
+    _require_sound(facts, backend, arch, targets, is_pinned=is_pinned)
     folder = publish(result, backend_folder(context.layout, backend.name, source.pin.version, arch=arch))
     record = _record(backend, arch, tree, result, facts, options)
     write_atomic(folder / RECORD, render_document(record))
@@ -218,6 +219,9 @@ def _record(
     partial = [f"{backend.name}: --archs {','.join(options.archs)}"] if options.archs else []
     if not options.has_flash_attention and backend.kind != "vulkan":
         partial.append(f"{backend.name}: --no-fa")
+    if result.toolchain.get("kind") != "image":
+        partial.append(f"{backend.name}: built with the tools of one machine")
+    measured = result.toolchain.get("features")
     return BackendRecord(
         backend=backend.name,
         arch=arch,
@@ -229,13 +233,19 @@ def _record(
         toolchain_id=result.toolchain_id,
         image_digest=result.toolchain.get("image_id"),
         targets=facts.gpu_targets,
-        features=backend.features,
+        features=backend.features if measured is None else tuple(filter(None, measured.split(","))),
         partial=tuple(partial),
     )
 
 
-def _require_sound(facts: ElfFacts, backend: Backend, arch: str, targets: tuple[str, ...]) -> None:
-    problems = check_elf(facts, rules_of(backend, arch, targets))
+def _require_sound(
+    facts: ElfFacts, backend: Backend, arch: str, targets: tuple[str, ...], *, is_pinned: bool
+) -> None:
+    rules = rules_of(backend, arch, targets)
+    if not is_pinned:
+        # The C library of this machine is newer than that of the images; the record says where it was built.
+        rules = replace(rules, glibc_ceiling=facts.glibc_floor or rules.glibc_ceiling)
+    problems = check_elf(facts, rules)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BuildError(

@@ -10,12 +10,12 @@ from ci.toolchains.table import Backend, load_table
 
 _HEAD: Final = """# Backends
 
-What `containers/toolchains.toml` says. The libraries that a build makes are measured, and a difference is an error.
+What `containers/toolchains.toml` says. The libraries that a build makes are measured, and a difference is an
+error.
 
 """
-_COLUMNS: Final = (
-    "| backend | what | toolchain | hosts | devices | may need | glibc | driver |\n|---|---|---|---|---|---|---|---|\n"
-)
+_TITLES: Final = ("backend", "what", "toolchain", "hosts", "devices", "may need", "glibc", "driver")
+_COLUMNS: Final = f"| {' | '.join(_TITLES)} |\n{'|---' * len(_TITLES)}|\n"
 
 
 def backends_page(table: Path) -> str:

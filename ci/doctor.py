@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from ci.context import Context
 
+# Where the loader of an artifact unpacks what it has verified: `<version>-<first 12 of a hash>`.
+_OWN_FOLDER = re.compile(r"-[0-9a-f]{12}$")
 _NEEDED_FREE_GB = 6.0  # measured: 2.4 GB build folders, 1 GB cache, plus room for one image
 
 
@@ -53,6 +56,7 @@ def run_doctor(args: argparse.Namespace, context: Context) -> int:
         _isolation,
     )
     findings = [check(context) for check in checks]
+    findings += [*_backends(context), _libraries()]
     text = "\n".join(finding.line() for finding in findings)
     context.console.result(text, {"findings": [asdict(finding) for finding in findings]})
     return 4 if any(f.is_required and not f.is_ok for f in findings) else 0
@@ -121,4 +125,40 @@ def _isolation(context: Context) -> Finding:
         is_required=False,
         found="host stages run without network" if mode else "host stages keep the network",
         advice="" if mode else "user namespaces are off (sysctl kernel.unprivileged_userns_clone)",
+    )
+
+
+def _backends(context: Context) -> list[Finding]:
+    """What the host engine would build each backend of the table with. Nothing is fetched."""
+    from ci.toolchains.host import find_toolchain
+    from ci.toolchains.table import load_table
+    from opencoti.errors import OpencotiError
+
+    findings = []
+    for backend in load_table(context.layout.table).backends:
+        name = f"host {backend.name}"
+        try:
+            toolchain = find_toolchain(backend.toolchain, context.layout)
+            found = Finding(name=name, is_ok=True, is_required=False, found=toolchain.description)
+        except OpencotiError as error:
+            found = Finding(name=name, is_ok=False, is_required=False, found=str(error), advice=error.hint)
+        findings.append(found)
+    return findings
+
+
+def _libraries() -> Finding:
+    """Libraries outside an engine's own folder that an engine may take instead of those just built."""
+    from opencoti.doctor.libraries import find_libraries, search_places
+
+    places = search_places(None, os.environ, Path.cwd())
+    strays = [item for item in find_libraries(places) if not _OWN_FOLDER.search(item.path.parent.name)]
+    text = ", ".join(f"{item.path} ({item.size_bytes} bytes, SHA-256 {item.sha256[:12]})" for item in strays)
+    return Finding(
+        name="libraries",
+        is_ok=not strays,
+        is_required=False,
+        found=text or "no stray backend library in ~/.llamafile, the home or the working folder",
+        advice="an engine may load them instead of its own: remove them, `smoke` shows what it maps"
+        if strays
+        else "",
     )

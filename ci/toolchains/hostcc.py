@@ -1,4 +1,4 @@
-"""The C++ compiler of this machine that compiles the host code beside nvcc: found, and in nvcc's accepted range."""
+"""The C++ compiler of this machine that compiles host code for nvcc: found, and one that nvcc takes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,13 @@ class HostCompiler:
     family: Literal["gcc", "clang"]
     version: Version
 
+    @property
+    def label(self) -> str:
+        """Family and version."""
+        return f"{self.family} {dotted(self.version)}"
+
     def __str__(self) -> str:
-        return f"{self.family} {dotted(self.version)} ({self.cxx})"
+        return f"{self.label} ({self.cxx})"
 
     def fits(self, accepted: Accepted) -> bool:
         """Tell whether nvcc takes it."""

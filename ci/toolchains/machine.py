@@ -1,4 +1,4 @@
-"""What the probes of GPU toolkits read of this machine: variables, PATH, headers, versions that programs print.
+"""What the probes of GPU toolkits read of this machine: variables, PATH, headers, printed versions.
 
 Read-only: nothing is written, and the programs that are called are asked for their version or their lists.
 """
@@ -102,7 +102,9 @@ def read_macros(header: Path) -> dict[str, int]:
         text = header.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {}
-    found = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d+)\)?[ \t]*(?://.*|/\*.*)?$", text, re.M)
+    found = re.findall(
+        r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d+)\)?[ \t]*(?://.*|/\*.*)?$", text, re.MULTILINE
+    )
     return {name: int(value) for name, value in found}
 
 

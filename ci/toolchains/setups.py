@@ -1,4 +1,4 @@
-"""What the host engine uses for each GPU toolchain: from what the probes found to programs, scripts and links.
+"""What the host engine uses for each GPU toolchain: from what was found to scripts and links.
 
 Describes only; `ci.toolchains.probed` writes it.
 """
@@ -114,7 +114,7 @@ def _cuda_toolkit(backend: Backend, layout: Layout, machine: Machine, toolkit: C
     return Setup(
         base=base,
         description=f"{toolkit}, {compiler}",
-        record={"toolkit": str(toolkit), "host_compiler": str(compiler)},
+        record={"toolkit": toolkit.label, "host_compiler": compiler.label},
         scripts=_cuda_scripts(tools_folder(base, layout), toolkit.nvcc, compiler, machine),
         notices=(*others, *_glibc_notice(backend, machine)),
         nvcc=toolkit.nvcc,
@@ -129,11 +129,12 @@ def _cuda_wheels(
     rule = next(rule for rule in recipe.rules if "bin/nvcc" in rule.executables)
     root = tools_folder(recipe, layout) / rule.target
     compiler = find_host_compiler(machine, _WHEELS_ACCEPT, wanted_by=f"nvcc {rule.version}")
-    toolkit = f"CUDA {rule.version} from NVIDIA's wheels in {root}"
+    place = f"in {root}" if root.is_dir() else "that are fetched when they are first used"
+    toolkit = f"CUDA {rule.version} from NVIDIA's wheels {place}"
     return Setup(
         base=recipe,
         description=f"{toolkit}, {compiler}",
-        record={"toolkit": f"{rule.name} {rule.version}", "host_compiler": str(compiler)},
+        record={"toolkit": f"{rule.name} {rule.version}", "host_compiler": compiler.label},
         scripts=_cuda_scripts(tools_folder(recipe, layout), root / "bin" / "nvcc", compiler, machine),
         notices=(*notices, *_glibc_notice(backend, machine)),
         nvcc=root / "bin" / "nvcc",
@@ -169,7 +170,7 @@ def _rocm(backend: Backend, layout: Layout, machine: Machine) -> Setup:
     return Setup(
         base=base,
         description=str(toolkit),
-        record={"toolkit": str(toolkit)},
+        record={"toolkit": toolkit.label},
         scripts=_rocm_scripts(tools_folder(base, layout), toolkit),
         notices=_glibc_notice(backend, machine),
         clang=toolkit.llvm / "clang++",
@@ -210,7 +211,7 @@ def _vulkan(backend: Backend, layout: Layout, machine: Machine) -> Setup:
     return Setup(
         base=base,
         description=f"{toolkit}, zig from wheels",
-        record={"toolkit": str(toolkit), "features": ",".join(features)},
+        record={"toolkit": toolkit.label, "features": ",".join(features)},
         scripts=lambda _: programs,
         # Only these folders: the C library's own headers beside them would get before zig's.
         links={f"vulkan/usr/include/{name}": path.resolve() for name, path in toolkit.folders.items()},

@@ -1,7 +1,8 @@
-"""A CUDA toolkit on this machine: found, its parts proved to be of one version, its devices listed. Read-only.
+"""A CUDA toolkit on this machine: found, proved to be of one version, its devices listed. Read-only.
 
-Half of one toolkit and half of another compiles for minutes and then stops, or computes garbage (case B14), so
-nvcc, the headers that it uses, the runtime library and cuBLAS's header must agree before anything is compiled.
+Half of one toolkit and half of another compiles for minutes and then stops, or computes garbage (case B14),
+so nvcc, the headers that it uses, the runtime library and cuBLAS's header must agree before anything is
+compiled.
 """
 
 from __future__ import annotations
@@ -58,11 +59,14 @@ class CudaToolkit:
         """12 or 13."""
         return self.version[0]
 
+    @property
+    def label(self) -> str:
+        """Its versions, without a place of this machine."""
+        parts = f"headers {dotted(self.headers)}, cuBLAS header {dotted(self.cublas)}"
+        return f"CUDA {dotted(self.version)}, {parts}"
+
     def __str__(self) -> str:
-        return (
-            f"CUDA {dotted(self.version)} in {self.root} "
-            f"(headers {dotted(self.headers)}, cuBLAS {dotted(self.cublas)})"
-        )
+        return f"{self.label} in {self.root}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,17 +123,14 @@ def read_cuda(folder: Path, machine: Machine) -> CudaToolkit:
         for path, found in library_versions(library_folders(root), "libcublas").items()
     ]
     _require_agreement(root, nvcc, version, [*headers, *libraries, *blas])
-    accepted = next(
-        (found for folder in includes if (found := Accepted.read(folder / "crt" / "host_config.h")).gcc),
-        Accepted(),
-    )
+    checks = [Accepted.read(folder / "crt" / "host_config.h") for folder in includes]
     return CudaToolkit(
         root=root,
         nvcc=nvcc,
         version=version,
         headers=headers[0].version,
         cublas=cublas,
-        accepted=accepted,
+        accepted=next((check for check in checks if check.gcc), Accepted()),
     )
 
 
@@ -164,7 +165,7 @@ def is_generation_of(toolkit: CudaToolkit, backend: Backend) -> bool:
 def known_archs(nvcc: Path, machine: Machine) -> frozenset[int]:
     """Return the numbers of the architectures that nvcc lists."""
     text = machine.ask([nvcc, "--list-gpu-arch"])
-    return frozenset(int(number) for number in re.findall(r"^compute_(\d+)$", text, re.M))
+    return frozenset(int(number) for number in re.findall(r"^compute_(\d+)$", text, re.MULTILINE))
 
 
 def require_archs(wanted: Sequence[str], known: frozenset[int], *, version: Version, nvcc: Path) -> None:
@@ -208,7 +209,8 @@ def cuda_missing(machine: Machine, what: str) -> MissingError:
         "cuda-toolkit-missing",
         what,
         why=f"toolkits found in {machine.local}: {found}",
-        hint=f"set {VARIABLE} to the folder of one (default {machine.local / DEFAULT}), or use --engine docker",
+        hint=f"set {VARIABLE} to the folder of one (default {machine.local / DEFAULT}), "
+        "or use --engine docker",
     )
 
 
@@ -227,7 +229,9 @@ def _nvcc_version(nvcc: Path, machine: Machine) -> Version:
 
 def _include_folders(root: Path, nvcc: Path, machine: Machine) -> list[Path]:
     """Folders with CUDA's headers: the one that nvcc says it uses, and those of the root."""
-    told = re.search(r"^#\$ TOP=(.+)$", machine.ask([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"]), re.M)
+    told = re.search(
+        r"^#\$ TOP=(.+)$", machine.ask([nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null"]), re.MULTILINE
+    )
     used = [Path(told[1].strip()) / "include"] if told else []
     known = [*used, root / "include", *root.glob("targets/*/include")]
     return list(dict.fromkeys(folder.resolve() for folder in known if (folder / "cuda.h").is_file()))

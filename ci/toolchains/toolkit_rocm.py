@@ -1,4 +1,4 @@
-"""A ROCm installation on this machine: found, its parts proved to be of one version, its devices listed. Read-only."""
+"""A ROCm installation on this machine: found, proved to be of one version, its devices listed. Read-only."""
 
 from __future__ import annotations
 
@@ -46,8 +46,13 @@ class RocmToolkit:
     clang: str
     runtime: int
 
+    @property
+    def label(self) -> str:
+        """Its versions, without a place of this machine."""
+        return f"ROCm with HIP {dotted(self.version)}, {self.clang}"
+
     def __str__(self) -> str:
-        return f"ROCm with HIP {dotted(self.version)} in {self.root} ({self.clang})"
+        return f"{self.label} in {self.root}"
 
 
 def read_rocm(machine: Machine) -> RocmToolkit:
@@ -98,12 +103,13 @@ def require_runtime(toolkit: RocmToolkit, backend: Backend) -> None:
     Raises:
         MissingError: `rocm-generation-other`.
     """
+    declared = ", ".join(name for name in backend.needed if "amdhip64" in name)
     soname = f"libamdhip64.so.{toolkit.runtime}"
     if soname not in backend.needed:
         raise MissingError(
             "rocm-generation-other",
             f"backend {backend.name} cannot be built with {toolkit}",
-            why=f"it would need {soname}; the table has {', '.join(n for n in backend.needed if 'hip64' in n)}",
+            why=f"it would need {soname}; the table has {declared}",
             hint=f"set {VARIABLE} to an installation of that generation, or use --engine docker",
         )
 

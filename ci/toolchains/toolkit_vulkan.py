@@ -44,8 +44,13 @@ class VulkanToolkit:
     headers: Version
     folders: Mapping[str, Path]
 
+    @property
+    def label(self) -> str:
+        """Its versions, without a place of this machine."""
+        return f"glslc {dotted(self.version)}, Vulkan headers {dotted(self.headers)}"
+
     def __str__(self) -> str:
-        return f"glslc {dotted(self.version)} ({self.glslc}), Vulkan headers {dotted(self.headers)}"
+        return f"{self.label} ({self.glslc}, {self.folders['vulkan']})"
 
 
 def read_vulkan(machine: Machine) -> VulkanToolkit:
@@ -94,10 +99,9 @@ def read_vulkan(machine: Machine) -> VulkanToolkit:
 def measure_features(
     glslc: Path, backend: Backend, probes: Mapping[str, Path], machine: Machine
 ) -> tuple[str, ...]:
-    """Compile the probes that the images are proved with; return those of the table's features that work, sorted.
+    """Compile the probes that images are proved with; return the features of the table that work, sorted.
 
-    Args:
-        probes: name of a feature → the shader that needs it.
+    `probes` has, by name of a feature, the shader that needs it.
 
     Raises:
         MissingError: `glslc-unfit`, the shader that every build needs does not compile.
@@ -129,7 +133,7 @@ def _folder_of(name: str, header: str, includes: list[Path]) -> Path | None:
 
 def _glslc_version(glslc: Path, machine: Machine) -> Version:
     text = machine.ask([glslc, "--version"])
-    match = re.search(r"^shaderc v?(\d+\.\d+(?:\.\d+)?)", text, re.M)
+    match = re.search(r"^shaderc v?(\d+\.\d+(?:\.\d+)?)", text, re.MULTILINE)
     if match is None:
         raise MissingError(
             "glslc-version-unreadable",
