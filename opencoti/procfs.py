@@ -171,17 +171,23 @@ def _children(pid: int) -> Iterator[int]:
 def members(session: int, mark: str) -> tuple[int, ...]:
     """Return the live processes of a run: those in its session, and those with `mark` in their environment.
 
-    The second kind are children that moved to a session of their own.
+    The second kind are children that moved to a session of their own. Session 0 stands for every process
+    whose session lies outside this namespace, strangers all of them: asking for it gives none by session.
     """
     needle = mark.encode()
     return tuple(pid for pid in _pids() if _is_member(pid, session, needle))
+
+
+def marked(mark: str) -> tuple[int, ...]:
+    """Return the live processes with `mark` in their environment, whatever their session."""
+    return members(0, mark)
 
 
 def _is_member(pid: int, session: int, mark: bytes) -> bool:
     fields = _stat_fields(pid)
     if fields is None or fields[0] == _ZOMBIE:
         return False
-    if int(fields[3]) == session:
+    if session > 0 and int(fields[3]) == session:
         return True
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:

@@ -30,7 +30,7 @@ from ci.smoke.server import Limits, Server
 from ci.smoke.target import CPU, Target, check_offload, require_library
 from ci.smoke.watch import OpenWatch
 from opencoti.console import Console
-from opencoti.errors import OpencotiError, VerificationError, storage_error
+from opencoti.errors import OpencotiError, UsageError, VerificationError, storage_error
 from opencoti.evidence import (
     BuildIdentity,
     Comparison,
@@ -121,10 +121,18 @@ def smoke(plan: Plan, console: Console) -> Evidence:
     A library planted in its working folder, and named by `GGML_BACKEND_PATH`, must not be opened.
 
     Raises:
+        UsageError: `smoke-backend-unknown`.
         VerificationError: it does not do what it must; every id starts with `smoke-`.
         MissingError: this system cannot run it.
         StorageError: it may not be run, or the scratch folder cannot be made.
     """
+    if (plan.backend == "cpu") == plan.target.is_gpu:
+        # What the evidence is called and what was computed on may never fall apart.
+        raise UsageError(
+            "smoke-backend-unknown",
+            f"nothing says how to compute on the backend {plan.backend!r}",
+            hint="cpu needs nothing; `python -m ci smoke ARTIFACT --backend NAME` finds a device",
+        )
     started, clock = _now(), time.monotonic()
     tested = describe(plan.artifact)
     _require_manifest_of(plan, tested)

@@ -165,8 +165,12 @@ def _hip(backend: Backend, targets: tuple[str, ...]) -> tuple[str, ...]:
     return (
         "-DCMAKE_HIP_COMPILER={tools}/hip-clang",
         f"-DCMAKE_HIP_ARCHITECTURES={';'.join(targets)}",
-        "-Drocblas_DIR={tools}/../cmake",
-        "-Dhipblas_DIR={tools}/../cmake",
+        # Unset, HIP's own configuration looks for devices of this machine.
+        f"-DGPU_TARGETS={';'.join(targets)}",
+        *(
+            f"-D{name}_DIR={{tools}}/../cmake"
+            for name in ("amd_comgr", "hsa-runtime64", "rocblas", "hipblas")
+        ),
         "-DOPENCOTI_STUBS={out}",
     )
 

@@ -152,9 +152,10 @@ def examine_libraries(engine: EngineFacts | None, environ: Mapping[str, str], cw
             topic="libraries",
             name="older engines",
             status="note",
-            found=f"{len(others)} other engines have unpacked themselves: "
+            found=f"{len(others)} {'other ' if engine else ''}engines have unpacked themselves: "
             + ", ".join(str(folder) for folder in sorted(others)),
-            advice="remove those folders to free their space; none of them is looked into",
+            # Without an engine to compare with, they may be the ones that are used.
+            advice="remove those folders to free their space; none of them is looked into" if engine else "",
             data={"folders": [str(folder) for folder in sorted(others)]},
         )
     for stray in strays:

@@ -95,11 +95,14 @@ def find_binary(search: Search, console: Console) -> Binary:
     found, tried = find_named(search, console)
     if found is not None:
         return found
+    is_released = not isinstance(_pin(search), ConfigError)
+    fetching = "`python -m opencoti.fetch` gets one, or " if is_released else ""
+    building = "" if is_released else "; `./noxw -s quickstart` in a source checkout builds one"
     raise MissingError(
         "engine-not-found",
         "no engine was found on this machine",
         why="; ".join(tried),
-        hint="`python -m opencoti.fetch` gets one, or name one with --binary FILE",
+        hint=f"{fetching}name one with --binary FILE or {search.product.variable}{building}",
     )
 
 

@@ -151,7 +151,9 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _start(args: argparse.Namespace, console: Console) -> int:
-    from opencoti.launch.engine import launch
+    from opencoti.launch.engine import DEFAULT_GRACE_S, launch
+    from opencoti.launch.state import engines_folder
+    from opencoti.launch.stopping import stop_engine
 
     engine = launch(_options(args, name=_DEFAULT_NAME), console)
     try:
@@ -159,7 +161,14 @@ def _start(args: argparse.Namespace, console: Console) -> int:
     except BaseException:
         engine.stop()
         raise
-    _tell(engine, console)
+    try:
+        _tell(engine, console)
+    except BrokenPipeError:
+        raise  # nobody wants to know the address
+    except BaseException:
+        # Nobody was told where it is: it would run unseen.
+        stop_engine(engines_folder(), engine.state, grace_s=DEFAULT_GRACE_S)
+        raise
     return 0
 
 

@@ -326,7 +326,7 @@ def _loading_state(prepared: _Prepared, child: Child) -> State:
         keeper=child.keeper,
         engine=child.engine,
         started=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
-        artifact=str(prepared.binary.path),
+        artifact=os.fsencode(prepared.binary.path).decode("utf-8", "replace"),  # for people only
         model=str(options.model or ""),
         alias=prepared.alias,
         host=connect_host(options.host),
@@ -376,10 +376,20 @@ def read_api_key(path: Path | None) -> str:
         with open(path, encoding="utf-8") as file:
             key = file.readline(_MAX_KEY_BYTES).strip()
     except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError("api-key-unreadable", f"cannot read {path}", why=type(exc).__name__) from exc
+        why = "it is not UTF-8" if isinstance(exc, UnicodeDecodeError) else exc.strerror or ""
+        raise _unusable_key(f"cannot read {path}", why) from exc
     if not key:
-        raise UsageError("api-key-unreadable", f"{path} holds no password in its first line")
+        raise _unusable_key(f"{path} holds no password", "its first line is empty")
     return key
+
+
+def _unusable_key(what: str, why: str) -> UsageError:
+    return UsageError(
+        "api-key-unreadable",
+        what,
+        why=why,
+        hint="--api-key-file wants a text file with the password in its first line",
+    )
 
 
 def _require_linux() -> None:

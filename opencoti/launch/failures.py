@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -38,10 +38,20 @@ def log_tail(log: Path) -> str:
     return "".join(f"\n    {line}" for line in tail_lines(log))
 
 
-def start_error(number: int, artifact: Path) -> OpencotiError:
-    """Explain why the kernel refused to run a file."""
+def is_noexec(path: Path) -> bool:
+    """Tell whether programs on the file system of `path` cannot be run."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
+    except OSError:
+        return False
+
+
+def start_error(
+    number: int, artifact: Path, *, has_no_programs: Callable[[Path], bool] = is_noexec
+) -> OpencotiError:
+    """Explain why the kernel refused to run a file. `has_no_programs` judges its file system."""
     if number in (errno.EACCES, errno.EPERM):
-        return _refused(artifact)
+        return _refused(artifact, has_no_programs)
     if number == errno.ENOENT:
         why = "it is gone, or the program that its header asks for is not on this machine"
         hint = "is it an artifact for this system and architecture?"
@@ -61,11 +71,11 @@ def start_error(number: int, artifact: Path) -> OpencotiError:
     )
 
 
-def _refused(artifact: Path) -> StorageError:
+def _refused(artifact: Path, has_no_programs: Callable[[Path], bool]) -> StorageError:
     what = f"cannot run {artifact}"
     if artifact.is_dir():
         return StorageError("engine-not-permitted", what, why="it is a folder")
-    if is_noexec(artifact):
+    if has_no_programs(artifact):
         return StorageError(
             "engine-on-noexec",
             what,
@@ -85,14 +95,6 @@ def _refused(artifact: Path) -> StorageError:
         why="the system refuses it to this user",
         hint="check owner, mode and security policy of the file",
     )
-
-
-def is_noexec(path: Path) -> bool:
-    """Tell whether programs on the file system of `path` cannot be run."""
-    try:
-        return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
-    except OSError:
-        return False
 
 
 def died_error(code: int | None, log: Path, *, when: str, kept_log: Path | None = None) -> OpencotiError:
@@ -116,7 +118,9 @@ def died_error(code: int | None, log: Path, *, when: str, kept_log: Path | None 
         "engine-died",
         f"the engine {describe_exit(code)} {when}",
         why=f"its last lines:{tail}" if tail else "it printed nothing",
-        hint=f"the full log is {kept_log or log}" if tail else "",
+        hint=f"the full log is {kept_log or log}"
+        if tail
+        else "is it an engine? see what `FILE --version` says",
     )
 
 

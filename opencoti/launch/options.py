@@ -115,6 +115,7 @@ class LaunchOptions:
         parse_gpu(self.gpu)
         self._require_address()
         self._require_arguments()
+        self._require_texts()
         if self.name and not _NAME.fullmatch(self.name):
             raise _bad("name", self.name, "letters, digits, . _ and -, at most 64")
         if self.purpose not in get_args(Purpose):
@@ -162,6 +163,15 @@ class LaunchOptions:
             if not _VARIABLE.fullmatch(name):
                 raise _bad("pass-env", name, "the name of a variable, or a prefix and *")
 
+    def _require_texts(self) -> None:
+        """Check what becomes text in the notes, in the engine's answers and in its environment."""
+        for option, value in (("model", self.model), ("alias", self.alias)):
+            if not _is_text(str(value or "")):
+                raise _bad(option, str(value), "text in UTF-8 without NUL: rename the file, or link to it")
+        for name, value in self.env.items():
+            if not name or "=" in name or not _is_text(name) or not _is_text(value):
+                raise _bad("env", name, "a name without `=`, and text in UTF-8 without NUL")
+
     @property
     def ready_timeout_s(self) -> float:
         """How long the engine may take to be ready, in seconds."""
@@ -204,6 +214,11 @@ def model_bytes(model: Path) -> int:
         return sum(path.stat().st_size for path in parts)
     except OSError:
         return 0
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether a text can be written down; names of files may hold any bytes."""
+    return "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _bad(option: str, value: str, expected: str) -> UsageError:

@@ -30,6 +30,7 @@ _TOKEN_TIMEOUT_S: Final = 300.0
 _DEATH_NEWS_S: Final = 1.0
 _LOADING: Final = 503
 _THOROUGH_POLL: Final = 20
+_MAX_NAME: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,7 @@ class Waiter:
         served = props.field("model_path")
         served = served if isinstance(served, str) else ""
         wanted = self._options.model
-        if wanted is not None and not _is_same_file(served, wanted):
+        if wanted is not None and not is_same_file(served, wanted):
             raise _other_model(f"/props says it serves {served[:200]!r}, not {wanted}")
         models = self._demand(address, "/v1/models", None, _PROBE_TIMEOUT_S).field("data")
         names = (
@@ -194,7 +195,8 @@ class Waiter:
         if not names or (self._alias and self._alias not in names):
             raise _other_model(f"/v1/models lists {str(names)[:200]}, not {self._alias or 'a model'}")
         slots = props.field("total_slots")
-        return served, str(names[0]), slots if isinstance(slots, int) else 1
+        model = as_told(served) if wanted is None else str(wanted.absolute())
+        return model, self._alias or as_told(str(names[0])), slots if isinstance(slots, int) else 1
 
     def _make_one_token(self, address: Address, end: float) -> None:
         timeout_s = max(_PROBE_TIMEOUT_S, min(_TOKEN_TIMEOUT_S, end - time.monotonic()))
@@ -287,14 +289,20 @@ def port_in_use(listener: Listener) -> BusyError:
     )
 
 
-def _is_same_file(served: str, wanted: Path) -> bool:
+def as_told(name: str) -> str:
+    """Return a name that an engine gives itself, as text that can be written down and printed."""
+    return "".join(c if c.isprintable() else "?" for c in name[:_MAX_NAME])
+
+
+def is_same_file(served: str, wanted: Path) -> bool:
+    """Tell whether what an engine says it serves is the wanted file; it may say anything."""
     if not served:
         return False
     if Path(served) in (wanted, wanted.absolute()):
         return True
     try:
         return os.path.samefile(served, wanted)
-    except OSError:
+    except (OSError, ValueError):  # also text that no path can be
         return False
 
 

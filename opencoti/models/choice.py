@@ -223,11 +223,17 @@ class _Chooser:
             return f"family {quant.family} is not wanted"
         if self._card and not self._is_for_card(quant):
             return f"meant for cards of {quant.card_gb} GB"
-        if item.spill_bytes:
-            return f"{_gib(item.spill_bytes)} too big"
+        if too_big := self._excess_bytes(item):
+            return f"{_gib(too_big)} too big"
         if _score(quant) < _score(taken.quant):
             return f"it fits, but scores {_score(quant):.2f} %"
         return f"it fits, but {taken.quant.name} is preferred"
+
+    def _excess_bytes(self, item: Candidate) -> int:
+        """Return what of a quant does not fit: the card, or the machine's memory where there is no card."""
+        if self._card:
+            return item.spill_bytes
+        return 0 if self._ram is None else max(0, item.needed_bytes - self._ram)
 
     def _largest_context(self, quant: Quant) -> int:
         room = self._room if self._card else (self._ram or 0)

@@ -132,10 +132,11 @@ def recommendation(args: argparse.Namespace, console: Console) -> Recommendation
     from opencoti.hardware import detect
     from opencoti.models.choice import recommend
     from opencoti.models.table import load_table
+    from opencoti.models.words import vram_bytes
 
     wish = _wish(args)
     if args.vram is not None:
-        return recommend(load_table(args.table), int(args.vram * _GIB), wish)
+        return recommend(load_table(args.table), vram_bytes(args.vram), wish)
     hardware = detect()
     for gpu in hardware.usable_gpus:
         console.info(f"GPU: {gpu.name}, {gpu.total_bytes / _GIB:.1f} GiB")

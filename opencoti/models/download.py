@@ -132,7 +132,10 @@ def announced_sha256(url: str, timeout_s: float) -> str | None:
         answer = httpx.head(url, timeout=timeout_s, follow_redirects=False)
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise NetworkError(
-            "model-host-silent", f"cannot ask for the SHA-256 of {url}", why=str(exc) or type(exc).__name__
+            "model-host-silent",
+            f"cannot ask for the SHA-256 of {url}",
+            why=str(exc) or type(exc).__name__,
+            hint="check the network and the proxy settings; with --sha256 HEX nobody is asked",
         ) from exc
     if answer.status_code >= 400:
         raise NetworkError(

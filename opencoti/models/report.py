@@ -63,9 +63,10 @@ def inspect_text(data: dict[str, Any]) -> str:
     cache = data["cache"]
     if cache is None:
         return "\n".join([*lines, "  no language model: it has no cache"])
+    windows = f", {cache['windowed_layers']} of them with a window of {cache['window']} tokens"
     lines.append(
-        f"  {cache['layers']} layers with a cache, {cache['windowed_layers']} of them with a window of "
-        f"{cache['window']} tokens; heads of up to {cache['head_dim']} values"
+        f"  {cache['layers']} layers with a cache{windows if cache['windowed_layers'] else ''}; "
+        f"heads of up to {cache['head_dim']} values"
     )
     lines.append(
         f"  cache for {cache['context']} tokens: {cache['total_bytes'] / _GIB:.2f} GiB "

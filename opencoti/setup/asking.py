@@ -23,7 +23,9 @@ class Option:
 
 
 class Asker(Protocol):
-    """Someone who answers."""
+    """Someone who answers. `is_there` is false where every question would be an error."""
+
+    is_there: bool
 
     def choose(self, question: str, options: Sequence[Option]) -> Option:
         """Return one of the options; the first one is proposed."""
@@ -38,6 +40,8 @@ class Asker(Protocol):
 class FirstOption:
     """Takes what is proposed, and asks nobody."""
 
+    is_there = True
+
     def choose(self, question: str, options: Sequence[Option]) -> Option:
         """Return the first option."""
         return options[0]
@@ -51,6 +55,12 @@ class FirstOption:
         return ""
 
 
+class NoTerminal(FirstOption):
+    """Stands where questions would be asked and nobody can answer."""
+
+    is_there = False
+
+
 class Terminal:
     """Asks on standard error, so that standard output carries the result only.
 
@@ -60,6 +70,8 @@ class Terminal:
 
     Every method raises `UsageError` (`setup-needs-answers`) where the answers end.
     """
+
+    is_there = True
 
     def __init__(self, output: IO[str], answers: TextIO | None = None) -> None:
         from rich.console import Console
@@ -101,8 +113,13 @@ class Terminal:
         try:
             return ask()
         except EOFError as exc:
-            raise UsageError(
-                "setup-needs-answers",
-                "the answers ended before the questions",
-                hint="--yes takes what is proposed; --model, --ollama and --quant say what you want",
-            ) from exc
+            raise needs_answers("the answers ended before the questions") from exc
+
+
+def needs_answers(what: str) -> UsageError:
+    """Say that a question found no answer, and how to do without."""
+    return UsageError(
+        "setup-needs-answers",
+        what,
+        hint="--yes takes what is proposed; --model, --ollama and --quant say what you want",
+    )

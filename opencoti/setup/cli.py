@@ -6,18 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from opencoti.commandline import Parser, common_options
 from opencoti.console import Console
 from opencoti.entry import run_command
-from opencoti.errors import UsageError
 
 if TYPE_CHECKING:
     from opencoti.setup.asking import Asker
     from opencoti.setup.flow import SetupWish
-
-_GIB: Final = 1 << 30
 
 
 def build_parser() -> Parser:
@@ -70,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def _wish(args: argparse.Namespace) -> SetupWish:
     from opencoti.models.choice import Wish
     from opencoti.models.kvcache import CacheWish
+    from opencoti.models.words import vram_bytes
     from opencoti.ollama.places import known_stores
     from opencoti.setup.flow import SetupWish
     from opencoti.setup.sources import DownloadWish
@@ -77,7 +75,7 @@ def _wish(args: argparse.Namespace) -> SetupWish:
     return SetupWish(
         source=_source(args),
         wish=Wish(cache=CacheWish(context=args.context), quant=args.quant or ""),
-        vram_bytes=None if args.vram is None else int(args.vram * _GIB),
+        vram_bytes=None if args.vram is None else vram_bytes(args.vram),
         table=args.table,
         stores=known_stores(explicit=args.store),
         download=DownloadWish(url=args.url, sha256=args.sha256, trust_host=args.trust_host),
@@ -100,14 +98,10 @@ def _source(args: argparse.Namespace) -> str:
 
 
 def _asker(args: argparse.Namespace) -> Asker:
-    from opencoti.setup.asking import FirstOption, Terminal
+    from opencoti.setup.asking import FirstOption, NoTerminal, Terminal
 
     if args.yes or args.dry_run or _source(args):
         return FirstOption()
     if not (sys.stdin and sys.stdin.isatty()):
-        raise UsageError(
-            "setup-needs-answers",
-            "there is no terminal to ask questions in",
-            hint="--yes takes what is proposed; --model, --ollama and --quant say what you want",
-        )
+        return NoTerminal()
     return Terminal(sys.stderr)

@@ -8,6 +8,7 @@ partial file; the next one goes on from there.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from opencoti.console import Console
 from opencoti.errors import MissingError
 from opencoti.hardware import Hardware, detect
+from opencoti.launch.options import parse_gpu
 from opencoti.models.choice import Recommendation, Wish, cache_arguments, recommend
 from opencoti.models.kvcache import CacheWish
 from opencoti.models.table import QuantTable, load_table
 from opencoti.setup import sources
-from opencoti.setup.asking import Asker, FirstOption
+from opencoti.setup.asking import Asker, FirstOption, needs_answers
 from opencoti.setup.config import (
     Config,
     FirstAnswer,
@@ -101,9 +103,15 @@ class Outcome:
         """Render for people."""
         if self.config is None:
             return "\n".join(f"{name}: {value}" for name, value in self.plan.items())
-        words = " ".join(self.config.arguments)
-        line = f"python -m opencoti.launch start --model {self.config.model.path}"
-        return f"{self.path}\n{self.url or line + (f' -- {words}' if words else '')}"
+        return f"{self.path}\n{self.url or shlex.join(_start_words(self.config))}"
+
+
+def _start_words(config: Config) -> list[str]:
+    """Return the command that starts what was set up."""
+    words = ["python", "-m", "opencoti.launch", "start", "--model", config.model.path]
+    words += ["--binary", config.engine] if config.engine else []
+    words += ["--gpu", config.gpu] if config.gpu != "auto" else []
+    return [*words, "--", *config.arguments] if config.arguments else words
 
 
 def set_up(
@@ -126,6 +134,7 @@ def set_up(
         find_hardware: looks for GPUs.
 
     Raises:
+        UsageError: `setup-needs-answers`, nobody is there to ask; `gpu-unknown`.
         OpencotiError: as `recommend`, `find_binary`, `obtain`, `launch` and `Client`; what was done stays.
         MissingError: `setup-no-answer`, the engine runs and says nothing.
     """
@@ -155,6 +164,9 @@ class _Flow:
     def run(self, find_hardware: Callable[[], Hardware]) -> Outcome:
         if (done := self._already_done()) is not None:
             return done
+        if not self._asker.is_there:
+            raise needs_answers("there is no terminal to ask questions in")
+        parse_gpu(self._wish.gpu)  # before gigabytes are fetched for it
         progress = Progress() if self._wish.is_again else load_progress(self._folder)
         table = load_table(self._wish.table)
         found = self._recommend(table, find_hardware)
@@ -216,7 +228,7 @@ class _Flow:
         if self._wish.source:
             return self._wish.source
         if progress.source and self._asker.confirm(f"Go on with {progress.source}?", default=True):
-            self._console.info(f"going on with {progress.source}")
+            self._console.info(f"going on with {progress.source} (--again begins anew)")
             return progress.source
         chosen = self._asker.choose("Which model?", sources.options(table, found, self._wish.stores)).key
         return chosen if chosen != sources.FILE else sources.FILE + self._asker.ask_text("Path of the file")
@@ -233,7 +245,9 @@ class _Flow:
 
     def _obtain(self, table: QuantTable, source: str, progress: Progress) -> Obtained:
         self._step("obtain")
-        save(Progress(source=source, model=progress.model), self._folder)
+        if source.startswith(sources.QUANT):
+            # A download is gone on with; a name that leads to nothing is not worth remembering.
+            save(Progress(source=source, model=progress.model), self._folder)
         known = progress.model if progress.source == source else None
         if known is not None and known.is_unchanged() and known.origin != "ollama":
             self._console.info(f"{known.path}: there already")

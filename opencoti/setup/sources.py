@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from opencoti.console import Console
 from opencoti.errors import OpencotiError, UsageError
+from opencoti.launch.options import LaunchOptions
 from opencoti.models.gguf import Header, read_header
 from opencoti.setup.asking import Option
 from opencoti.setup.config import ModelChoice
@@ -94,7 +95,7 @@ def obtain(
 
     Raises:
         OpencotiError: as `import_model`, `download` and `read_header`.
-        UsageError: `setup-file-missing`.
+        UsageError: `setup-file-missing`; `bad-launch-option`, its name is not UTF-8.
     """
     if source.startswith(OLLAMA):
         return _from_ollama(source.removeprefix(OLLAMA), stores, console)
@@ -114,6 +115,7 @@ def _from_file(path: Path) -> Obtained:
         raise UsageError(
             "setup-file-missing", f"there is no model file {absolute}", hint="name a GGUF file with --model"
         )
+    LaunchOptions(model=absolute).require_valid()  # a name that cannot be written down
     header = read_header(absolute)
     choice = ModelChoice.of_file(absolute, origin="file", name=absolute.name, sha256=None)
     return Obtained(choice=choice, header=header)

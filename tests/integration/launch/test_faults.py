@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,8 +11,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from opencoti import procfs
+from opencoti.client import Client
 from opencoti.errors import BusyError, MissingError, OpencotiError, StorageError, VerificationError
-from tests.fakes.engine import Mode
+from opencoti.launch.engine import Engine
+from opencoti.launch.logs import last_lines
+from tests.fakes.engine import SPAM_BYTES, Mode
 from tests.integration.launch.conftest import Bench, is_open
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the launcher reads /proc")
@@ -141,6 +145,43 @@ def test_many_lines_before_and_after_ready_do_not_stop_the_engine_case_b49(bench
             engine.wait(0.05)
         assert log.stat().st_size <= 1 << 19
         assert older.stat().st_size <= 1 << 19
+    bench.require_nothing_left()
+
+
+def test_log_has_all_of_it_below_its_cap_and_the_engine_answers_on_case_b49(bench: Bench) -> None:
+    with bench.launch("spam") as engine, Client(engine.url) as client:
+        assert client.is_healthy()  # one more flood, of 1 MiB, before this answer
+        assert engine.log_path.stat().st_size >= 3 * SPAM_BYTES
+        assert client.chat([{"role": "user", "content": "still there?"}]).text == "waves and salt"
+        assert "spam" in "".join(last_lines(engine.log_path, 50))  # although it is not UTF-8
+    bench.require_nothing_left()
+
+
+def test_two_launches_at_once_on_one_port_one_wins_and_the_other_says_so_case_b45(bench: Bench) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    bench.artifact("good")
+    outcomes: list[Engine | OpencotiError] = []
+
+    def start() -> None:
+        try:
+            outcomes.append(bench.launch("good", port=port))
+        except OpencotiError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [item for item in outcomes if isinstance(item, Engine)]
+    losers = [item for item in outcomes if isinstance(item, OpencotiError)]
+    assert (len(winners), len(losers)) == (1, 1), outcomes
+    with winners[0] as engine:
+        assert (engine.port, is_open(port)) == (port, True)
+        assert losers[0].error_id == "port-in-use"
+        assert "process" in losers[0].why
     bench.require_nothing_left()
 
 

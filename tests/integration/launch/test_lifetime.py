@@ -302,6 +302,19 @@ def test_commands_from_start_to_stop(bench: Bench) -> None:
     assert shell.run("stop", "--all")[:2] == (0, "nothing to stop")
 
 
+def test_engine_whose_address_cannot_be_told_is_ended(bench: Bench) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "opencoti.launch", "start", *words_of(bench, "good")],
+            env={**bench.environ, "PYTHONPATH": str(ROOT)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert done.returncode == 8
+    bench.require_nothing_left()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_run_stays_until_it_is_told_to_end(bench: Bench, number: int, code: int) -> None:
     with Shell(bench).start("run", *words_of(bench, "good")) as process:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -196,6 +197,36 @@ def test_silent_engine_and_impossible_files_are_errors(host: Host, engine: Path,
 def test_without_a_terminal_and_without_yes_nothing_is_guessed(host: Host, engine: Path) -> None:
     done = host.run("--binary", engine, stdin="1\n")
     assert (done.returncode, "setup-needs-answers" in done.stderr) == (2, True)
+
+
+def test_what_is_done_needs_no_terminal_and_the_command_that_it_prints_starts_it(
+    host: Host, engine: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "with space.gguf"
+    model.write_bytes(MODEL)
+    assert host.run("--model", model, "--binary", engine).returncode == 0
+    done = host.run(stdin="")
+    assert (done.returncode, "nothing to do" in done.stderr) == (0, True)
+    words = shlex.split(done.stdout.splitlines()[1])
+    assert words[:4] == ["python", "-m", "opencoti.launch", "start"]
+    started = subprocess.run(
+        [sys.executable, *words[1:]], env=host.environ, capture_output=True, text=True, timeout=60
+    )
+    subprocess.run([sys.executable, "-m", "opencoti.launch", "stop"], env=host.environ, check=True)
+    assert started.returncode == 0, started.stderr
+
+
+def test_name_that_led_to_nothing_is_not_taken_up_again(host: Host, engine: Path, tmp_path: Path) -> None:
+    assert host.run("--model", tmp_path / "absent", "--binary", engine).returncode == 2
+    assert not host.progress.exists()
+
+
+def test_unknown_gpu_is_told_before_anything_is_fetched(host: Host, engine: Path, tmp_path: Path) -> None:
+    with serving(MODEL) as server:
+        words = ("--table", table_with(tmp_path, server.url()), "--vram", "16", "--yes", "--json")
+        done = host.run(*words, "--binary", engine, "--gpu", "nvida")
+        assert (done.returncode, server.seen) == (2, [])
+    assert json.loads(done.stdout)["error"] == "gpu-unknown"
 
 
 def in_terminal(host: Host, typed: bytes, *words: str | Path) -> tuple[int, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import pytest
 
@@ -16,13 +17,16 @@ def test_the_newest_artifact_is_taken(layout: Layout) -> None:
     with pytest.raises(MissingError):
         newest_artifact(layout)
     folder.mkdir(parents=True)
+    ours = platform.machine()
+    other = "x86_64" if ours == "aarch64" else "aarch64"
     names = (
-        "opencoti-llamafile-b.llamafile",
-        "opencoti-llamafile-a.llamafile",
-        "opencoti-llamafile-c.llamafile.MANIFEST.json",
-        "opencoti-embedder-d.llamafile",  # holds a model: only meant when it is named
+        f"opencoti-llamafile-b-linux-{ours}.llamafile",
+        f"opencoti-llamafile-a-linux-{ours}.llamafile",
+        f"opencoti-llamafile-c-linux-{ours}.llamafile.MANIFEST.json",
+        f"opencoti-llamafile-e-linux-{other}.llamafile",  # cannot run here
+        f"opencoti-embedder-d-linux-{ours}.llamafile",  # holds a model: only meant when it is named
     )
     for age, name in enumerate(names):
         (folder / name).touch()
         os.utime(folder / name, (1000 + age, 1000 + age))
-    assert newest_artifact(layout).name == "opencoti-llamafile-a.llamafile"
+    assert newest_artifact(layout).name == f"opencoti-llamafile-a-linux-{ours}.llamafile"

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -189,3 +190,24 @@ def test_wine_in_the_log_is_a_missing_loader_case_b51(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"wine: Bad EXE format for Z:\\a.llamafile.\n")
     assert isinstance(died_error(1, log, what="at start"), MissingError)
+
+
+def test_session_0_has_no_members_for_it_is_everybody_else() -> None:
+    """The number of a process that has ended is 0 in some answers; ending its session would end strangers."""
+    assert procfs.members(0, "OPENCOTI_SMOKE_RUN=no-such-run") == ()
+
+
+def test_a_run_is_found_by_its_mark_alone() -> None:
+    mark = f"OPENCOTI_SMOKE_RUN={os.getpid()}-mark"
+    name, _, value = mark.partition("=")
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, name: value},
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert procfs.marked(mark) == (child.pid,)
+        child.communicate(b"\n")
+    assert procfs.marked(mark) == ()

@@ -14,7 +14,7 @@ from opencoti.errors import ConfigError
 from tests.unit.toolchains.conftest import TinyToolchain
 
 # Toolchains that exist for x86-64 hosts alone.
-ONE_ARCH = {("rocm", "aarch64"), ("lavapipe", "aarch64")}
+ONE_ARCH = {("rocm", "aarch64"), ("lavapipe", "aarch64"), ("cosmocc", "aarch64")}
 ENTRY = LockedFile(name="libstdc++6", version="1:12~x", arch="amd64", sha256="a" * 64, size=5)
 
 

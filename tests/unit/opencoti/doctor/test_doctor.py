@@ -136,6 +136,14 @@ def test_folders_of_older_engines_are_listed_and_harmless(elf: Bench) -> None:
     elf.put(elf.home / ".llamafile" / "v" / "0.9.3", STALE)
     found = elf.findings()
     assert (found["older engines"].status, found["strays"].status) == ("note", "ok")
+    assert "remove" in found["older engines"].advice
+
+
+def test_nothing_is_advised_to_be_removed_without_an_engine_to_compare_with(elf: Bench) -> None:
+    elf.put(elf.own, STALE)
+    environ = {"HOME": str(elf.home)}
+    found = {item.name: item for item in examine_libraries(None, environ, elf.cwd)}
+    assert (found["older engines"].status, found["older engines"].advice) == ("note", "")
 
 
 def test_each_folder_is_looked_into_once(elf: Bench) -> None:

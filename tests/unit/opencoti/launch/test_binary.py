@@ -123,6 +123,9 @@ def test_without_any_the_error_says_what_was_tried(places: Places) -> None:
         "on PATH",
     ):
         assert text in error.why
+    # Before the first release a download would be a dead end.
+    assert "opencoti.fetch" not in error.hint
+    assert "OPENCOTI_LLAMAFILE_LOCAL" in error.hint
 
 
 def test_malformed_pin_is_not_passed_over(places: Places) -> None:

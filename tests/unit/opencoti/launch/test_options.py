@@ -70,6 +70,11 @@ def test_words_that_the_launcher_decides_are_not_passed_through(word: str) -> No
         LaunchOptions(arguments=("a\0b",)),
         LaunchOptions(pass_env=("A=B",)),
         LaunchOptions(max_log_bytes=1),
+        LaunchOptions(model=Path("not-utf-8-\udcff.gguf")),
+        LaunchOptions(alias="a\0b"),
+        LaunchOptions(env={"A=B": "x"}),
+        LaunchOptions(env={"": "x"}),
+        LaunchOptions(env={"A": "x\0y"}),
     ],
 )
 def test_values_out_of_range_are_refused(options: LaunchOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from opencoti.launch import failures
+from opencoti.launch.failures import start_error
 from opencoti.launch.logs import follow_log, last_lines
 from opencoti.launch.probe import Address, NoAnswerError, ask
+from opencoti.launch.ready import as_told, is_same_file
 
 
 @contextmanager
@@ -105,6 +108,39 @@ def test_tail_of_a_log_is_printable(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_bytes(b"\x1b[31mred\n\xff\xfe\n" + b"x" * 1000)
     assert failures.tail_lines(log) == ["?[31mred", "\ufffd\ufffd", "x" * 300]
+
+
+@pytest.mark.parametrize(
+    ("mode", "has_no_programs", "error_id"),
+    [
+        (0o755, True, "engine-on-noexec"),
+        (0o644, True, "engine-on-noexec"),  # the bit alone would not help there
+        (0o644, False, "engine-not-executable"),
+        (0o755, False, "engine-not-permitted"),
+    ],
+)
+def test_refused_file_says_whether_bit_or_file_system_is_to_blame_case_b51(
+    tmp_path: Path, mode: int, has_no_programs: bool, error_id: str
+) -> None:
+    artifact = tmp_path / "engine"
+    artifact.write_bytes(b"MZ")
+    artifact.chmod(mode)
+    error = start_error(errno.EACCES, artifact, has_no_programs=lambda path: has_no_programs)
+    assert (error.error_id, error.exit_code) == (error_id, 8)
+
+
+@pytest.mark.parametrize("served", ["", "a\0b", "\ud800", "/" + "x" * 300, "/nowhere/m.gguf"])
+def test_what_no_path_can_be_is_another_model_and_no_crash_case_b45(tmp_path: Path, served: str) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    assert not is_same_file(served, model)
+    assert is_same_file(str(tmp_path / "." / "m.gguf"), model)
+
+
+def test_names_of_an_engine_are_written_down_and_printed_safely() -> None:
+    assert as_told("Gemma ü") == "Gemma ü"
+    assert as_told("a\0\ud800\x1b[2J\n") == "a???[2J?"
+    assert len(as_told("x" * 10_000_000)) == 1024
 
 
 def test_rules_for_windows_programs_are_named(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from opencoti.models.gguf import read_header
 from opencoti.models.kvcache import CacheWish
 from opencoti.models.shape import ModelShape
 from opencoti.models.table import load_table
+from opencoti.models.words import vram_bytes
 from tests.conftest import require
 
 GIB = 1 << 30
@@ -58,6 +59,24 @@ def test_without_a_gpu_the_default_computes_in_memory() -> None:
     found = taken(0, ram_bytes=32 * GIB)
     assert (found.taken.quant.name, found.where) == ("IQ3_M", "memory")
     assert taken(0, ram_bytes=12 * GIB).taken.quant.name == "IQ2_S"
+
+
+def test_without_a_gpu_quants_are_measured_against_the_memory() -> None:
+    verdicts = {item.quant.name: item.reason for item in taken(0, ram_bytes=20 * GIB).candidates}
+    assert verdicts["IQ2_S"] == "it fits, but scores 85.37 %"
+    assert verdicts["Q5_K_L"] == "it fits, but IQ3_M is preferred"
+    assert verdicts["Q8_0"] == "5.2 GiB too big"  # 80 % of the memory may be taken
+
+
+@pytest.mark.parametrize("gib", [float("nan"), float("inf"), -1.0, 1e300])
+def test_memory_that_no_card_has_is_refused(gib: float) -> None:
+    with pytest.raises(OpencotiError) as caught:
+        vram_bytes(gib)
+    assert (caught.value.error_id, caught.value.exit_code) == ("bad-vram", 2)
+
+
+def test_memory_of_a_card_is_given_in_gib() -> None:
+    assert (vram_bytes(0), vram_bytes(11.5)) == (0, 23 * GIB // 2)
 
 
 def test_nothing_fits_is_an_error_with_the_figures() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
 
+from opencoti.console import Console
 from opencoti.errors import OpencotiError
 from opencoti.models.choice import recommend
 from opencoti.models.table import load_table
@@ -23,7 +25,7 @@ from opencoti.setup.config import (
     load_progress,
     save,
 )
-from tests.fakes.ollama_store import FakeStore
+from tests.fakes.ollama_store import FakeStore, tiny_gguf
 
 TABLE = load_table()
 FOUND = recommend(TABLE, 12 << 30)
@@ -62,6 +64,14 @@ def test_recommended_quant_that_ollama_has_is_proposed_first(tmp_path: Path) -> 
 
 def test_no_store_is_no_obstacle(tmp_path: Path) -> None:
     assert sources.ollama_names((Store(root=tmp_path / "absent", reason="test"),)) == []
+
+
+def test_name_that_cannot_be_written_down_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"not-utf-8-\xff.gguf")
+    path.write_bytes(tiny_gguf())
+    with pytest.raises(OpencotiError) as caught:
+        sources.obtain(f"file:{path}", TABLE, (), sources.DownloadWish(), Console(quiet=True), environ={})
+    assert caught.value.error_id == "bad-launch-option"
 
 
 def model_of(path: Path) -> ModelChoice:
