@@ -1,7 +1,7 @@
 """GPU toolkits without compilers in them: scripts that print what real programs print, headers, libraries.
 
-The printed forms were taken from nvcc 13.0 and 13.5, gcc 12 and shaderc 2023.2; that of AMD's clang is assumed. Each script
-answers only what the probes ask.
+The printed forms were taken from nvcc 13.0 and 13.5, gcc 12 and shaderc 2023.2; that of AMD's clang is
+assumed. Each script answers only what the probes ask.
 """
 
 from __future__ import annotations
