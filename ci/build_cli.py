@@ -95,6 +95,7 @@ def run_build(args: argparse.Namespace, context: Context) -> int:
     from ci.build import build_cpu
     from ci.toolchains.table import load_table
 
+    table = load_table(context.layout.table)  # before names are looked up in it: it may be what is wrong
     names = _chosen(args)
     options = options_of(args)
     rows: list[dict[str, object]] = []
@@ -105,7 +106,6 @@ def run_build(args: argparse.Namespace, context: Context) -> int:
     if args.all:
         done, skipped = build_all(context, options)
     else:
-        table = load_table(context.layout.table)
         done = [build_gpu(context, table.backend(name), options) for name in names if name != "cpu"]
     rows += [
         _row(item.record.backend, item.record.arch, item.folder, item.result)

@@ -36,7 +36,9 @@ def run_command(command: Callable[[], int], console: Console, *, show_traceback:
     signal.signal(signal.SIGTERM, _raise_terminated)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by a `__main__` for the time of its imports
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.exit(_guard(command, console, show_traceback))
+    code = _guard(command, console, show_traceback)
+    _drop_unwritable_output()
+    sys.exit(code)
 
 
 def _fill_standard_descriptors() -> None:
@@ -50,6 +52,15 @@ def _fill_standard_descriptors() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
             os.set_inheritable(number, True)
+
+
+def _drop_unwritable_output() -> None:
+    """Let go of output that cannot be written; the interpreter would try again, and exit with code 120."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _guard(command: Callable[[], int], console: Console, show_traceback: bool) -> int:

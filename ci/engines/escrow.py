@@ -110,6 +110,18 @@ def import_image(client: EngineClient, image: ToolchainImage, folder: Path, cons
             why=f"expected are {record.size} bytes with sha256 {record.sha256}",
             hint="copy it again from where it was exported to",
         )
+    before = image.find(client)
+    try:
+        return _load(client, image, archive, record, console)
+    except BaseException:
+        # What was loaded took the name at once.
+        image.put_back(client, before)
+        raise
+
+
+def _load(
+    client: EngineClient, image: ToolchainImage, archive: Path, record: EscrowRecord, console: Console
+) -> ImageRecord:
     console.info(f"loading {image.tag} from {archive}")
     with translated(client.daemon, "load an image"), open(archive, "rb") as file:
         for _ in client.stream.load_image(file):

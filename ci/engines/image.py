@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -114,18 +115,19 @@ class ToolchainImage:
             is_strict=self._is_strict,
         )
         console.info(f"building image {self.tag}")
-        self._build_from(client, debs, toolchain)
+        # It gets its name when it is proved: whatever ends us before, nothing takes it for a good one.
+        candidate = f"{self.tag}-{secrets.token_hex(4)}"
+        try:
+            self._build_from(client, debs, toolchain, candidate)
+            self._prove(client, candidate, console)
+            self._name(client, candidate)
+        finally:
+            self._remove(client, candidate)
         record = self.find(client)
         if record is None:
             raise MissingError(
                 "docker-image-failed", f"image {self.tag} was built, but {client.daemon.endpoint} has none"
             )
-        try:
-            self.prove(client, console)
-        except VerificationError:
-            # Otherwise the next command would find it and take it for a good one.
-            self._remove(client, self.tag)
-            raise
         self._remove_old(client)
         console.info(f"image {self.tag}: {record.size_bytes / 1e6:.0f} MB")
         return record
@@ -133,11 +135,33 @@ class ToolchainImage:
     def prove(self, client: EngineClient, console: Console) -> None:
         """Run the tools of the image and compile the probes of its backends; see `ci.engines.proof`.
 
+        An image that fails is removed: the next build makes it anew.
+
         Raises:
             VerificationError: `image-unproved`.
         """
+        try:
+            self._prove(client, self.tag, console)
+        except VerificationError:
+            self._remove(client, self.tag)
+            raise
+
+    def put_back(self, client: EngineClient, before: ImageRecord | None) -> None:
+        """Give the name to the image that had it before something else was loaded; to none if there was none."""
+        if before is None:
+            self._remove(client, self.tag)
+        else:
+            with suppress(OpencotiError):
+                self._name(client, before.id)
+
+    def _prove(self, client: EngineClient, tag: str, console: Console) -> None:
         backends = load_table(self._layout.table).of_toolchain(self._recipe.name)
-        prove_image(client, self.tag, self.platform, self._recipe, backends, console)
+        prove_image(client, tag, self.platform, self._recipe, backends, console)
+
+    def _name(self, client: EngineClient, image: str) -> None:
+        repository, tag = self.tag.split(":")
+        with translated(client.daemon, f"name image {self.tag}"):
+            client.api.tag(image, repository, tag)
 
     def _placed(self, debs: list[FetchedDeb]) -> list[PlacedDeb]:
         """Every package in every place that the recipe wants it; of two with one file the later one wins."""
@@ -148,7 +172,9 @@ class ToolchainImage:
             for name in sorted(group.names)
         ]
 
-    def _build_from(self, client: EngineClient, debs: list[FetchedDeb], toolchain: Path) -> None:
+    def _build_from(
+        self, client: EngineClient, debs: list[FetchedDeb], toolchain: Path, candidate: str
+    ) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix=".image-", dir=self._layout.cache) as name:
                 context = Path(name) / "context.tar"
@@ -158,17 +184,17 @@ class ToolchainImage:
                     debs=self._placed(debs),
                     toolchain=toolchain,
                 )
-                self._send(client, context, _describe(debs))
+                self._send(client, context, candidate, _describe(debs))
         except OSError as exc:
             raise storage_error(exc, f"cannot write the build context of {self.tag}") from exc
 
-    def _send(self, client: EngineClient, context: Path, debs: str) -> None:
+    def _send(self, client: EngineClient, context: Path, candidate: str, debs: str) -> None:
         labels = {_RECIPE: self.recipe_id, _TOOLCHAIN: self._recipe.name, _DEBS: debs}
         with translated(client.daemon, f"build image {self.tag}"), open(context, "rb") as file:
             messages = client.stream.build(
                 fileobj=file,
                 custom_context=True,
-                tag=self.tag,
+                tag=candidate,
                 labels=labels,
                 platform=self.platform,
                 rm=True,

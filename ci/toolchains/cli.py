@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.context import Context
+from opencoti.errors import UsageError
 
 if TYPE_CHECKING:
     from ci.engines.client import EngineClient
@@ -45,11 +47,21 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run_images(args: argparse.Namespace, context: Context) -> int:
-    """Run the command `images`."""
+    """Run the command `images`.
+
+    Raises:
+        UsageError: `image-unknown`.
+    """
     from ci.toolchains.recipe import Recipe, recipe_names
 
     folder = context.layout.containers
-    names = args.names or recipe_names(folder)
+    known = recipe_names(folder)
+    for name in args.names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"toolchains are {', '.join(known)}"
+            raise UsageError("image-unknown", f"there is no toolchain {name[:80]!r}", hint=hint)
+    names = args.names or known
     recipes = [Recipe.load(folder / name, needs_lock=not args.lock) for name in names]
     if args.lock:
         return _lock(recipes, context)

@@ -53,7 +53,10 @@ def load_lock(path: Path, table: str) -> tuple[LockedFile, ...]:
     if not path.is_file():
         return ()
     data = read_toml(path, "lock-malformed")
-    entries = tuple(_locked_file(entry, path) for entry in data.get(table, ()))
+    found = data.get(table, [])
+    if not isinstance(found, list):
+        raise malformed("lock-malformed", path, f"{table} is no list of tables, which [[{table}]] makes")
+    entries = tuple(_locked_file(entry, path) for entry in found)
     if len({(entry.name, entry.arch, entry.suite) for entry in entries}) != len(entries):
         raise malformed("lock-malformed", path, "a name stands twice for one architecture")
     return entries
@@ -74,6 +77,8 @@ def _locked_file(entry: Mapping[str, Any], path: Path) -> LockedFile:
         raise malformed("lock-malformed", path, f"entry {entry!r}: field {exc} is missing or wrong") from exc
     if not is_sha256(locked.sha256):
         raise malformed("lock-malformed", path, f"sha256 of {locked.name} is not 64 lowercase hex digits")
+    if locked.size <= 0:
+        raise malformed("lock-malformed", path, f"size of {locked.name} is {locked.size}")
     if locked.filename and not is_safe_name(locked.filename):
         raise malformed("lock-malformed", path, f"file name {locked.filename!r} is not a plain name")
     return locked

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ci.stages.model import digest
 from ci.toolchains.lockfile import LockedFile, load_lock, malformed, read_toml
 from ci.toolchains.wrappers import wrapper_scripts
 from opencoti.errors import ConfigError
+from opencoti.files import is_safe_name
 from opencoti.hashing import sha256_file
 
 # Machine names of the kernel → those of wheels and of Debian.
@@ -206,18 +208,27 @@ def host_arch() -> str:
     return machine
 
 
-def _read(folder: Path, arch: str) -> Recipe:
+def _read(folder: Path, arch: str, within: tuple[str, ...] = ()) -> Recipe:
     file = folder / "recipe.toml"
     if not file.is_file():
         known = ", ".join(recipe_names(folder.parent))
         raise ConfigError("toolchain-unknown", f"there is no toolchain {folder.name}", hint=f"known: {known}")
     data = read_toml(file, "recipe-malformed")
     try:
-        base = _read(folder.parent / str(data["extends"]), arch) if "extends" in data else None
         recipe = _own(folder, arch, data)
     except (KeyError, TypeError, AttributeError) as exc:
         raise malformed("recipe-malformed", file, f"field {exc} is missing or wrong") from exc
-    return _merged(base, recipe) if base else recipe
+    if recipe.name != folder.name:
+        raise malformed("recipe-malformed", file, f"its name {recipe.name[:80]!r} is not that of its folder")
+    return _merged(_base(folder, arch, str(data["extends"]), within), recipe) if "extends" in data else recipe
+
+
+def _base(folder: Path, arch: str, name: str, within: tuple[str, ...]) -> Recipe:
+    chain = (*within, folder.name)
+    if not is_safe_name(name) or name in chain:
+        file = folder / "recipe.toml"
+        raise malformed("recipe-malformed", file, f"it cannot extend {name[:80]!r} (of {' -> '.join(chain)})")
+    return _read(folder.parent / name, arch, chain)
 
 
 def _own(folder: Path, arch: str, data: Mapping[str, Any]) -> Recipe:
@@ -272,6 +283,14 @@ def _check_complete(recipe: Recipe) -> None:
                 recipe.folder / "wheels.lock",
                 f"{rule.name} {rule.version} of recipe.toml is not locked for {recipe.arch}",
             )
+    packages = {(deb.suite, deb.name) for deb in recipe.debs}
+    for group in recipe.deb_groups:
+        if lacking := [name for name in group.names if (group.suite, name) not in packages]:
+            raise malformed(
+                "lock-malformed",
+                recipe.folder / "debs.lock",
+                f"{', '.join(lacking)} of {group.suite} in recipe.toml is not locked for {recipe.arch}",
+            )
 
 
 def _overlay(tree: Path) -> Iterator[OverlayFile]:
@@ -306,9 +325,30 @@ def _archive(entry: Mapping[str, Any]) -> ArchiveRule:
 def _group(entry: Mapping[str, Any], arch: str) -> DebGroup:
     triplet = f"{arch.replace('_', '-')}-linux-gnu"
     return DebGroup(
-        suite=str(entry["suite"]),
-        names=tuple(str(name).replace("{triplet}", triplet) for name in entry["names"]),
-        target=str(entry.get("to", "")),
-        drop=tuple(entry.get("drop", ())),
-        keep=tuple(entry.get("keep", ())),
+        suite=_word(entry["suite"]),
+        names=tuple(_word(name.replace("{triplet}", triplet)) for name in _list(entry["names"])),
+        target=_inside(str(entry.get("to", ""))),
+        drop=_list(entry.get("drop", [])),
+        keep=_list(entry.get("keep", [])),
     )
+
+
+def _list(value: object) -> tuple[str, ...]:
+    """Return a list of strings; a lone string would be taken for the list of its letters."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"{value!r}")
+    return tuple(value)
+
+
+def _word(value: object) -> str:
+    """Return a name that apt's own files and command lines can hold."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*", value):
+        raise TypeError(f"{value!r}")
+    return value
+
+
+def _inside(path: str) -> str:
+    """Return a path below the root of the image."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise TypeError(f"{path!r}")
+    return path
