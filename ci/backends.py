@@ -6,7 +6,7 @@ takes the library only while that is still so. `<ver>.skipped.json` says why a b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from ci.pins import SourcePin
 from ci.sources.lanes import find_lane
 from ci.stages.gpu import SUBTREE, gpu_stage
 from ci.stages.runner import StageResult, run_stage
+from ci.toolchains.stubs import stub_symbols
 from ci.toolchains.table import Backend, Table, load_table
 from opencoti.document import DocumentPart, MalformedError, UnknownSchemaError, read_document, render_document
 from opencoti.errors import BuildError, MissingError, OpencotiError, storage_error
@@ -35,6 +36,8 @@ RECORD: Final = "build.json"
 _SCHEMA: Final = "opencoti.backend-build/1"
 _SKIPPED_SCHEMA: Final = "opencoti.backend-skipped/1"
 _MAX_BYTES: Final = 1 << 20
+# What ggml's own library exports to its backends.
+_GGML_PREFIXES: Final = ("ggml_", "gguf_", "quantize_", "dequantize_")
 _Text = Annotated[str, StringConstraints(max_length=2000)]
 
 
@@ -115,7 +118,8 @@ def build_gpu(context: Context, backend: Backend, options: BuildOptions) -> Buil
     )
     facts = inspect_elf(result.folder / "bin" / backend.library)
     is_pinned = result.toolchain.get("kind") == "image"
-    _require_sound(facts, backend, arch, targets, is_pinned=is_pinned)
+    provided = stub_symbols(context.layout.containers, backend)
+    _require_sound(facts, backend, arch, targets, provided, is_pinned=is_pinned)
     folder = publish(result, backend_folder(context.layout, backend.name, source.pin.version, arch=arch))
     record = _record(backend, arch, tree, result, facts, options)
     write_atomic(folder / RECORD, render_document(record))
@@ -188,7 +192,7 @@ def read_built(
     reasons: dict[str, str] = {}
     for backend in table.gpu:
         folder = backend_folder(context.layout, backend.name, version, arch=arch)
-        record, reason = _read(folder, tree)
+        record, reason = _read(folder, backend, arch, tree)
         if record is not None:
             found[backend.name] = record
         else:
@@ -196,12 +200,14 @@ def read_built(
     return found, reasons
 
 
-def _read(folder: Path, tree: str | None) -> tuple[BackendRecord | None, str]:
+def _read(folder: Path, backend: Backend, arch: str, tree: str | None) -> tuple[BackendRecord | None, str]:
     try:
         data = (folder / RECORD).read_bytes()
         record = read_document(
             BackendRecord, data, schema=_SCHEMA, origin=str(folder / RECORD), max_bytes=_MAX_BYTES
         )
+        if (record.backend, record.arch, record.library) != (backend.name, arch, backend.library):
+            return None, f"{folder / RECORD} tells of another library; build it again"
         if tree is not None and record.source_tree != tree:
             return None, "it was built from another source; build it again"
         if not is_safe_name(record.library) or sha256_file(folder / record.library) != record.sha256:
@@ -238,14 +244,31 @@ def _record(
     )
 
 
+def borrowed_symbols(undefined: Iterable[str], provided: frozenset[str]) -> list[str]:
+    """Return what a library needs that neither ggml, nor the vendor, nor a versioned system library gives it.
+
+    Such a symbol was lent by something at the link that will not be there when the engine loads it.
+    """
+    return [name for name in undefined if not name.startswith(_GGML_PREFIXES) and name not in provided]
+
+
 def _require_sound(
-    facts: ElfFacts, backend: Backend, arch: str, targets: tuple[str, ...], *, is_pinned: bool
+    facts: ElfFacts,
+    backend: Backend,
+    arch: str,
+    targets: tuple[str, ...],
+    provided: frozenset[str],
+    *,
+    is_pinned: bool,
 ) -> None:
     rules = rules_of(backend, arch, targets)
     if not is_pinned:
         # The C library of this machine is newer than that of the images; the record says where it was built.
         rules = replace(rules, glibc_ceiling=facts.glibc_floor or rules.glibc_ceiling)
-    problems = check_elf(facts, rules)
+    problems = [str(problem) for problem in check_elf(facts, rules)]
+    problems += [
+        f"{facts.path.name}: nothing gives it {name}" for name in borrowed_symbols(facts.undefined, provided)
+    ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BuildError(

@@ -163,12 +163,17 @@ class _Run:
             release for release in releases if not release.is_draft and release.tag != self.candidate.tag
         ]
         others.sort(key=lambda release: release.published, reverse=True)
-        indexes = [(r, asset) for r in others for asset in r.assets if asset.name == INDEX_NAME]
+        indexes = [
+            (r, asset) for r in others for asset in r.assets if asset.name == INDEX_NAME and asset.is_uploaded
+        ]
         for release, asset in indexes[:_INDEXES_TO_READ]:
-            data = self.patience.read(
-                f"read the index of {release.tag}",
-                partial(self.remote.read, release, asset, MAX_INDEX_BYTES),
-            )
+            try:
+                data = self.patience.read(
+                    f"read the index of {release.tag}",
+                    partial(self.remote.read, release, asset, MAX_INDEX_BYTES),
+                )
+            except NotThereError:
+                continue  # the list still shows a release that was deleted
             other = load_index(data, f"the index of {release.tag} on {self.remote.where}")
             if other.sequence >= self.candidate.index.sequence:
                 raise VerificationError(

@@ -4,6 +4,7 @@
 |---|---|
 | the same name, size and SHA-256 | kept |
 | never finished, or the beginning of ours | that very id is looked at again, deleted, and sent again |
+| in the list only, since it was deleted | sent again |
 | complete and different | stop, or with `--replace` deleted and sent |
 | not one of ours | stop, or with `--replace` deleted |
 """
@@ -29,6 +30,7 @@ class Verdict(Enum):
     SAME = "same"
     INCOMPLETE = "incomplete"
     DIFFERENT = "different"
+    GONE = "gone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class Keeper:
             if verdict is Verdict.SAME:
                 self.kept.append(file.name)
                 continue
-            if asset is not None:
+            if asset is not None and verdict is not Verdict.GONE:
                 if verdict is Verdict.DIFFERENT:
                     self._require_replaceable(draft, file, asset)
                 self.removed.append(file.name)
@@ -116,7 +118,9 @@ class Keeper:
         }
         ours = {file.name for file in self.files}
         return Difference(
-            missing=tuple(file.name for file in self.files if file.name not in present),
+            missing=tuple(
+                file.name for file in self.files if verdicts.get(file.name, Verdict.GONE) is Verdict.GONE
+            ),
             unfinished=tuple(n for n, verdict in verdicts.items() if verdict is Verdict.INCOMPLETE),
             different=tuple(n for n, verdict in verdicts.items() if verdict is Verdict.DIFFERENT),
             extra=tuple(name for name in present if name not in ours),
@@ -174,6 +178,9 @@ class Keeper:
             if verdict is Verdict.SAME:
                 (self.sent if is_sent else self.kept).append(file.name)
                 return
+            if verdict is Verdict.GONE:
+                found = None
+                continue
             if verdict is Verdict.DIFFERENT:
                 self._require_replaceable(draft, file, found)
             found = self._remove(draft, file, found)
@@ -261,7 +268,10 @@ class Keeper:
             return Verdict.INCOMPLETE
         if asset.size > file.size:
             return Verdict.DIFFERENT
-        found = asset.sha256 or self._fetched_hash(release, asset)
+        try:
+            found = asset.sha256 or self._fetched_hash(release, asset)
+        except NotThereError:
+            return Verdict.GONE  # the list is behind
         if asset.size == file.size:
             return Verdict.SAME if found == file.sha256 else Verdict.DIFFERENT
         return Verdict.INCOMPLETE if found == _hash_of_start(file, asset.size) else Verdict.DIFFERENT

@@ -89,13 +89,19 @@ def check_sums(folder: Path) -> int:
     """Compare a folder with its list; return the number of files.
 
     Raises:
-        ConfigError: `sums-malformed`; as `hash_folder`.
+        ConfigError: `sums-missing`, `sums-malformed`; as `hash_folder`.
         VerificationError: `sums-differ`, names the first file that is changed, missing or not listed.
         StorageError: a file cannot be read.
     """
     path = folder / SUMS_NAME
     try:
         listed = parse_sums(path.read_bytes(), str(path))
+    except FileNotFoundError as exc:
+        raise ConfigError(
+            "sums-missing",
+            f"there is no {SUMS_NAME} in {folder}",
+            hint=f"make it with `python -m release sums {folder} --sign`, or name another folder",
+        ) from exc
     except OSError as exc:
         raise storage_error(exc, f"cannot read {path}") from exc
     found = hash_folder(folder)

@@ -11,6 +11,8 @@ the hash of *its* description of the compressed layers; an image that was only i
 from __future__ import annotations
 
 import hashlib
+import json
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
@@ -95,7 +97,8 @@ def import_image(client: EngineClient, image: ToolchainImage, folder: Path, cons
     Raises:
         ConfigError: `escrow-malformed`.
         MissingError: `escrow-missing`.
-        VerificationError: `escrow-hash-mismatch`, `escrow-other-image`, `image-unproved`.
+        VerificationError: `escrow-hash-mismatch`, `escrow-unreadable`, `escrow-other-image`,
+            `image-unproved`.
     """
     archive, description = _paths(folder, image)
     record = _read(description, image)
@@ -110,6 +113,7 @@ def import_image(client: EngineClient, image: ToolchainImage, folder: Path, cons
             why=f"expected are {record.size} bytes with sha256 {record.sha256}",
             hint="copy it again from where it was exported to",
         )
+    _check_names(archive, image)
     before = image.find(client)
     try:
         return _load(client, image, archive, record, console)
@@ -117,6 +121,26 @@ def import_image(client: EngineClient, image: ToolchainImage, folder: Path, cons
         # What was loaded took the name at once.
         image.put_back(client, before)
         raise
+
+
+def _check_names(archive: Path, image: ToolchainImage) -> None:
+    """Refuse an archive that would give any other name to an image than that of this recipe."""
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            member = tar.extractfile("manifest.json")
+            listing = json.loads(member.read(_MAX_BYTES)) if member else None
+        names = [name.rsplit("/", 1)[-1] for entry in listing or () for name in entry["RepoTags"] or ()]
+    except (OSError, tarfile.TarError, KeyError, TypeError, ValueError) as exc:
+        raise VerificationError(
+            "escrow-unreadable", f"{archive} is no archive of an image", why=f"{type(exc).__name__}: {exc}"
+        ) from exc
+    if names != [image.tag]:
+        raise VerificationError(
+            "escrow-other-image",
+            f"{archive} holds another image than {image.tag}",
+            why=f"its names are {', '.join(names)[:200] or 'none'}",
+            hint="export it again on the machine that built it",
+        )
 
 
 def _load(

@@ -147,7 +147,7 @@ class ToolchainImage:
             raise
 
     def put_back(self, client: EngineClient, before: ImageRecord | None) -> None:
-        """Give the name to the image that had it before something else was loaded; to none if there was none."""
+        """Give the name back to the image that had it before something else was loaded, if there was one."""
         if before is None:
             self._remove(client, self.tag)
         else:
@@ -175,8 +175,13 @@ class ToolchainImage:
     def _build_from(
         self, client: EngineClient, debs: list[FetchedDeb], toolchain: Path, candidate: str
     ) -> None:
+        prefix = f".image-{self.name}-"
+        for left in self._layout.cache.glob(
+            f"{prefix}*"
+        ):  # by a build that was killed: `ensure` runs one only
+            shutil.rmtree(left, ignore_errors=True)
         try:
-            with tempfile.TemporaryDirectory(prefix=".image-", dir=self._layout.cache) as name:
+            with tempfile.TemporaryDirectory(prefix=prefix, dir=self._layout.cache) as name:
                 context = Path(name) / "context.tar"
                 write_context(
                     context,
@@ -219,7 +224,7 @@ class ToolchainImage:
                     "docker-disk-low",
                     f"too little space to build image {self.tag}",
                     why=f"{free_bytes >> 20} MiB free in {folder}, needed are {_MIN_FREE_BYTES >> 20} MiB",
-                    hint="free some space (`docker system df`), or use --engine host",
+                    hint="free some space (`docker system df`), or set OPENCOTI_BUILD_CACHE to another disk",
                 )
 
     def _remove_old(self, client: EngineClient) -> None:

@@ -73,19 +73,34 @@ def choose_backends(
             that is the newer one.
 
     Raises:
-        UsageError: `cpu-only-contradicted`.
-        BuildError: `no-gpu-backend`, GPU backends were asked for and there would be none.
+        UsageError: `cpu-only-contradicted`; `flavor-contradicted`, the flavor names a generation of CUDA
+            that was not asked for.
+        BuildError: `no-gpu-backend`, GPU backends were asked for and there would be none;
+            `flavor-not-built`, the generation of CUDA that the flavor names would be missing.
     """
     gpu = [name for name in asked or () if name != "cpu"]
     if is_cpu_only and gpu:
         raise UsageError(
             "cpu-only-contradicted", f"--cpu-only and --backends {','.join(gpu)} exclude each other"
         )
+    if flavor in _CUDA and (is_cpu_only or (asked is not None and flavor not in asked)):
+        raise UsageError(
+            "flavor-contradicted",
+            f"--flavor {flavor} names an artifact with {flavor}, which the other options leave out",
+            hint=f"add {flavor} to --backends, or choose another name for the flavor",
+        )
     possible = [name for name in built if name != "cpu"]
     left_out = {} if asked is not None else _second_generation(possible, flavor)
     wanted = gpu if asked is not None else ([] if is_cpu_only else possible)
     found = tuple(name for name in wanted if name in possible and name not in left_out)
     why = {**(reasons or {}), **left_out}
+    if flavor in _CUDA and flavor not in found:
+        raise BuildError(
+            "flavor-not-built",
+            f"--flavor {flavor} names an artifact with {flavor}, and there is none",
+            why=why.get(flavor, "it was not built"),
+            hint=f"`python -m ci build {flavor}`",
+        )
     missing = [name for name in wanted if name not in found]
     if found and asked is None:
         missing += [name for name in why if name not in missing and name not in found]

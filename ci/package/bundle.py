@@ -44,19 +44,20 @@ def bundle_of(context: Context, backend: Backend, arch: str) -> Bundle:
 
     Raises:
         UsageError: `bundle-unknown`, nothing of this vendor may or can be embedded.
-        ConfigError: `bundle-incomplete`, the wheel does not hold what the table says.
+        ConfigError: `bundle-incomplete`, the wheel does not hold what the table says; `bundle-unpinned`.
         NetworkError: a wheel cannot be fetched.
         VerificationError: a wheel has other bytes than its lock says.
     """
     if not backend.bundle:
-        raise UsageError(
-            "bundle-unknown",
-            f"--cublas bundle: there is nothing to embed for {backend.name}",
-            why="its libraries come with the user's installation only",
-            hint="use --cublas system",
-        )
+        raise nothing_to_bundle(backend.name)
     recipe = Recipe.load(context.layout.containers / backend.toolchain, arch)
     wheels = {wheel.name: wheel for wheel in recipe.wheels}
+    if unpinned := [part.wheel for part in backend.bundle if part.wheel not in wheels]:
+        raise ConfigError(
+            "bundle-unpinned",
+            f"toolchain {backend.toolchain} has no wheel {', '.join(unpinned)}, which {backend.name} bundles",
+            hint="see `bundle` in containers/toolchains.toml and the recipe of the toolchain",
+        )
     locked = [wheels[part.wheel] for part in backend.bundle]
     paths = fetch_wheels(locked, context.layout.downloads, context.console)
     libraries: list[Path] = []
@@ -66,6 +67,16 @@ def bundle_of(context: Context, backend: Backend, arch: str) -> Bundle:
         libraries += [folder / name for name in part.files]
         licences[f"LICENSE.{part.wheel}"] = folder / _LICENCE
     return Bundle(libraries=tuple(libraries), licences=licences)
+
+
+def nothing_to_bundle(name: str) -> UsageError:
+    """Make the error for `--cublas bundle` where no library of a vendor may or can be embedded."""
+    return UsageError(
+        "bundle-unknown",
+        f"--cublas bundle: there is nothing to embed for {name}",
+        why="only CUDA's libraries may be passed on; others come with the user's installation",
+        hint="use --cublas system",
+    )
 
 
 def _unpacked(context: Context, part: BundledWheel, wheel: LockedFile, archive: Path) -> Path:

@@ -163,7 +163,7 @@ def _inputs(
         for name in elf.product_names(built.arch)
     }
     gpu_facts = gpu.facts(choice.gpu)
-    bundle = gpu.bundle(context, choice.gpu, built.arch) if options.is_bundled and choice.gpu else Bundle()
+    bundle = gpu.bundle(context, choice.gpu, built.arch) if options.is_bundled else Bundle()
     require_sound(facts, built.arch, beside=gpu_facts, provided=gpu.provided(choice.gpu))
     variants = elf.variant_names(built.arch)
     repository = repository_facts(context.layout.root)

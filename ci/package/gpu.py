@@ -10,10 +10,10 @@ from ci.backends import BackendRecord, ggml_tree, read_built
 from ci.build import BackendBuild, backend_folder
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
-from ci.package.bundle import Bundle, bundle_of
+from ci.package.bundle import Bundle, bundle_of, nothing_to_bundle
 from ci.package.plan import PlannedMember
 from ci.toolchains.stubs import stub_symbols
-from ci.toolchains.table import Table, load_table
+from ci.toolchains.table import Backend, Table, load_table
 from opencoti.manifest import Dso, Toolchain
 
 
@@ -68,22 +68,26 @@ class GpuParts:
         Raises:
             UsageError: `bundle-unknown`, none of them has.
         """
-        backends = [self.table.backend(name) for name in chosen]
-        with_bundle = [backend for backend in backends if backend.bundle] or backends[:1]
-        parts = [bundle_of(context, backend, arch) for backend in with_bundle]
+        parts = [bundle_of(context, backend, arch) for backend in self._with_bundle(chosen)]
         return Bundle(
             libraries=tuple(path for part in parts for path in part.libraries),
             licences={name: path for part in parts for name, path in part.licences.items()},
         )
 
     def planned_bundle(self, chosen: tuple[str, ...]) -> Iterator[PlannedMember]:
-        """Return what `bundle` would add, without fetching it."""
-        for part in (part for name in chosen for part in self.table.backend(name).bundle):
+        """Return what `bundle` would add, without fetching it. Raises as it does."""
+        for part in (part for backend in self._with_bundle(chosen) for part in backend.bundle):
             for file in part.files:
                 yield PlannedMember(name=file, mode=0o755, size=None, origin=f"wheel {part.wheel}")
             yield PlannedMember(
                 name=f"LICENSE.{part.wheel}", mode=0o644, size=None, origin=f"wheel {part.wheel}"
             )
+
+    def _with_bundle(self, chosen: tuple[str, ...]) -> list[Backend]:
+        found = [backend for backend in map(self.table.backend, chosen) if backend.bundle]
+        if not found:
+            raise nothing_to_bundle(", ".join(chosen) or "an artifact without a GPU backend")
+        return found
 
     def partial(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
         """Return what trial builds left out."""

@@ -112,7 +112,7 @@ class _Planner:
             yield self._file(name, self._built / name, 0o755)
         for path in self._gpu.libraries(self.choice.gpu):
             yield self._file(path.name, path, 0o755)
-        if self._options.is_bundled and self.choice.gpu:
+        if self._options.is_bundled:
             yield from self._gpu.planned_bundle(self.choice.gpu)
         for name, inside in UPSTREAM_LICENCES.items():
             yield self._file(name, self._lane.tree / inside, 0o644)

@@ -119,7 +119,9 @@ def _configure(backend: Backend) -> tuple[str, ...]:
         "-DCMAKE_C_FLAGS=-g0",
         "-DCMAKE_CXX_FLAGS=-g0",
         f"-DCMAKE_MODULE_LINKER_FLAGS={_LINK}{hidden}{runtime}",
-        f"-DCMAKE_SHARED_LINKER_FLAGS=-s{runtime}",
+        # Without hiding it, ggml's own library would lend its C++ runtime to the backend at this link, and
+        # the engine's has none to lend.
+        f"-DCMAKE_SHARED_LINKER_FLAGS=-s{hidden}{runtime}",
         "-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={out}/bin",
         "-DCMAKE_RUNTIME_OUTPUT_DIRECTORY={out}/bin",
         "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ci.context import Context
-from opencoti.errors import UsageError
+from opencoti.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
     from ci.engines.client import EngineClient
     from ci.engines.image import ImageRecord, ToolchainImage
     from ci.toolchains.recipe import Recipe
+
+# What one image lacks and the next one may have.
+_LEFT_OUT: Final = frozenset({"archive-unreachable", "image-missing", "image-not-built", "escrow-missing"})
 
 
 def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
@@ -82,14 +85,34 @@ def _show(recipes: list[Recipe], args: argparse.Namespace, context: Context) -> 
 
     client = EngineClient(probe(find_endpoint(), with_tls=uses_tls()))
     try:
-        rows = [_handle(recipe, args, context, client) for recipe in recipes]
+        rows, failures = _handle_all(recipes, args, context, client)
     finally:
         client.close()
     lines = [
         f"{row['tag']:<44} {row['state']:<8} {row['size_mb']:>6} MB  debs: {row['debs']}" for row in rows
     ]
-    context.console.result("\n".join(lines), {"images": rows})
+    if rows:
+        context.console.result("\n".join(lines), {"images": rows})
+    if failures and (args.build or not rows):
+        raise failures[0]
     return 0
+
+
+def _handle_all(
+    recipes: list[Recipe], args: argparse.Namespace, context: Context, client: EngineClient
+) -> tuple[list[dict[str, object]], list[MissingError]]:
+    """Handle every image; where none was named, one that cannot be had here does not keep the others back."""
+    rows: list[dict[str, object]] = []
+    failures: list[MissingError] = []
+    for recipe in recipes:
+        try:
+            rows.append(_handle(recipe, args, context, client))
+        except MissingError as error:
+            if args.names or error.error_id not in _LEFT_OUT:
+                raise
+            context.console.warn(f"{recipe.name} is left out: {error}")
+            failures.append(error)
+    return rows, failures
 
 
 def _handle(
@@ -115,7 +138,6 @@ def _act(
 ) -> tuple[ImageRecord | None, str]:
     """Do what was asked for with one image; return what the daemon has afterwards, and the word for it."""
     from ci.engines.escrow import export_image, import_image
-    from opencoti.errors import MissingError
 
     if args.build:
         return image.ensure(client, context.console), "present"

@@ -103,8 +103,12 @@ class _SuiteFetcher:
         wanted = [f"{name}={pinned[name].version}" for name in missing if name in pinned]
         got = apt.download(wanted) if len(wanted) == len(missing) else None
         if got is None and is_strict:
-            raise _drift_error(wanted or missing)
-        if got is None:
+            offered = apt.offered(missing)
+            if offered and any(
+                name not in pinned or pinned[name].version != offered[name] for name in offered
+            ):
+                raise _drift_error(wanted or missing)
+        elif got is None:
             got = apt.download(missing)
         if got is None:
             raise NetworkError(
@@ -179,6 +183,15 @@ class Apt:
             folder.cleanup()
             return None
         return Downloaded(folder, [self._described(match, Path(folder.name)) for match in matches])
+
+    def offered(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the version that the package lists have of each package, of none when one is not in them."""
+        words = [f"{name}:{self._arch}" for name in names]
+        said = self.said
+        listing = self._run(["download", "--print-uris", *words], self._folder) or ""
+        self.said = said  # of the download that failed
+        matches = [match for line in listing.splitlines() if (match := _URI_LINE.fullmatch(line))]
+        return {match["name"]: match["version"].replace("%3a", ":") for match in matches}
 
     def _described(self, match: re.Match[str], folder: Path) -> LockedFile:
         path = folder / match["file"]

@@ -6,9 +6,9 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from opencoti.errors import ConfigError, UsageError
 
@@ -17,6 +17,8 @@ Kind = Literal["cpu", "cuda", "hip", "vulkan"]
 # reaches a compiler (case B13).
 _TARGET: Final = r"^(\d{2,3}[af]?(\+ptx)?|gfx[0-9a-f]{3,4})$"
 _VERSION: Final = r"^\d+(\.\d+)*$"
+# Names of files, folders and extensions: they become parts of paths and of command lines.
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
 Target = Annotated[str, StringConstraints(pattern=_TARGET)]
 Version = Annotated[str, StringConstraints(pattern=_VERSION)]
 HostArch = Literal["x86_64", "aarch64"]
@@ -27,8 +29,8 @@ class BundledWheel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    wheel: str
-    files: tuple[str, ...]
+    wheel: Word
+    files: tuple[Word, ...]
 
 
 class Backend(BaseModel):
@@ -36,23 +38,39 @@ class Backend(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
+    name: Word
     title: str
     kind: Kind
-    toolchain: str
+    toolchain: Word
     toolkit: Version
-    library: str = ""
+    library: Word | Literal[""] = ""
     hosts: tuple[HostArch, ...] = ("x86_64", "aarch64")
     targets: dict[HostArch, tuple[Target, ...]] = Field(default_factory=dict)
-    features: tuple[str, ...] = ()
-    absent_features: tuple[str, ...] = ()
+    features: tuple[Word, ...] = ()
+    absent_features: tuple[Word, ...] = ()
     definitions: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
+    needed: tuple[Word, ...] = ()
     glibc: Version
     libstdcxx: Version | None = None
     min_driver: Version | None = None
     bundle: tuple[BundledWheel, ...] = ()
-    probe: str = ""
+    probe: Word | Literal[""] = ""
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        """Refuse a row without what its kind cannot be built or proved without."""
+        if self.kind == "cpu":
+            return self
+        if not self.library or not self.probe:
+            raise ValueError("library and probe are needed")
+        if self.kind == "cuda" and not any(name.startswith("libcublas.") for name in self.needed):
+            raise ValueError("needed must name libcublas.so.N, which is linked against")
+        if self.kind != "vulkan" and (bare := [host for host in self.hosts if not self.targets.get(host)]):
+            raise ValueError(f"targets.{bare[0]} is needed, since it stands in hosts")
+        for host, targets in self.targets.items():
+            if len({target.removesuffix("+ptx") for target in targets}) != len(targets):
+                raise ValueError(f"targets.{host} names a device twice")
+        return self
 
     def targets_for(self, arch: str) -> tuple[str, ...]:
         """Return the devices that a full build for hosts of `arch` covers; empty where it needs no list."""
@@ -69,16 +87,22 @@ class Backend(BaseModel):
         `90` asks for what the table has under this number, be it `90` or `90+ptx`.
 
         Raises:
-            UsageError: `target-malformed`, `target-unknown`, `targets-without-meaning`.
+            UsageError: `target-malformed`, `target-unknown`, `targets-empty`, `targets-without-meaning`.
         """
         known = self.targets_for(arch)
-        if not asked:
+        if asked is None:
             return known
         if not known:
             raise UsageError(
                 "targets-without-meaning",
                 f"--archs has no meaning for {self.name}",
                 why="it has no list of devices",
+            )
+        if not asked:
+            raise UsageError(
+                "targets-empty",
+                "--archs names no device",
+                hint=f"name some of {', '.join(known)}, or leave it out for all",
             )
         chosen = []
         for target in asked:
@@ -143,14 +167,20 @@ def load_table(path: Path) -> Table:
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        rows = [{"name": name, **row} for name, row in data.items()]
-        return Table.model_validate({"backends": rows})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as exc:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise _malformed(path, str(exc)) from exc
+    return Table(backends=tuple(_row(name, row, path) for name, row in data.items()))
+
+
+def _row(name: str, row: object, path: Path) -> Backend:
+    if not isinstance(row, dict) or "name" in row:
+        raise _malformed(path, f"{name[:80]}: is no table, or has a name besides that of its head")
+    try:
+        return Backend.model_validate({"name": name, **row})
     except ValidationError as exc:
         first = exc.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise _malformed(path, f"{place}: {first['msg']}") from exc
+        place = ".".join(str(part) for part in (name[:80], *first["loc"]))
+        raise _malformed(path, f"{place}: {first['msg'].removeprefix('Value error, ')}") from exc
 
 
 def _malformed(path: Path, why: str) -> ConfigError:

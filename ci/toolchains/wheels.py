@@ -16,7 +16,7 @@ from ci import process
 from ci.toolchains.lockfile import LockedFile
 from ci.toolchains.recipe import WheelRule
 from opencoti.console import Console
-from opencoti.errors import NetworkError, VerificationError, storage_error
+from opencoti.errors import NetworkError, StorageError, VerificationError, storage_error
 from opencoti.hashing import sha256_file
 
 _PIP_LINES_SHOWN: Final = 3
@@ -28,7 +28,7 @@ def fetch_wheels(wheels: Sequence[LockedFile], downloads: Path, console: Console
     Raises:
         NetworkError: `wheel-fetch-failed`.
         VerificationError: `wheel-hash-mismatch`, an index answers with other bytes.
-        StorageError: the download cache cannot be written.
+        StorageError: `wheel-disk-low`, or the download cache cannot be written.
     """
     return {wheel.name: _fetch(wheel, downloads, console) for wheel in wheels}
 
@@ -93,12 +93,26 @@ def _fetch(wheel: LockedFile, downloads: Path, console: Console) -> Path:
     console.info(f"fetching {wheel.name} {wheel.version} ({wheel.size / 1e6:.1f} MB)")
     try:
         downloads.mkdir(parents=True, exist_ok=True)
+        _require_space(wheel, downloads)
         with tempfile.TemporaryDirectory(prefix=".wheel-", dir=downloads) as name:
             got = _download(wheel, Path(name))
             os.replace(got, cached)
     except OSError as exc:
         raise storage_error(exc, f"cannot write the download cache {downloads}") from exc
     return cached
+
+
+def _require_space(wheel: LockedFile, downloads: Path) -> None:
+    """Refuse a disk without room: pip, which uses the temporary folder too, would tell it as any failure."""
+    for folder in (downloads, Path(tempfile.gettempdir())):
+        free_bytes = shutil.disk_usage(folder).free
+        if free_bytes < wheel.size:
+            raise StorageError(
+                "wheel-disk-low",
+                f"too little space to fetch {wheel.filename}",
+                why=f"{free_bytes >> 20} MiB free in {folder}, needed are {(wheel.size >> 20) + 1} MiB",
+                hint="free some space, or set OPENCOTI_BUILD_CACHE (or TMPDIR) to another disk",
+            )
 
 
 def _download(wheel: LockedFile, folder: Path) -> Path:

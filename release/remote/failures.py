@@ -67,6 +67,16 @@ def broken_off(exc: BaseException) -> Exception:
     return PassingError(f"the connection failed ({type(exc).__name__})")
 
 
+def redirected(api_url: str, what: str) -> NetworkError:
+    """Return what to say of an answer that leads to another host, which must not get the token."""
+    return NetworkError(
+        "github-redirected",
+        f"cannot {what}",
+        why=f"{api_url} leads to another address, and the token would go there",
+        hint="set GITHUB_API_URL to the address of the API itself",
+    )
+
+
 def json_of(blocks: Iterable[bytes]) -> Any:
     """Return the value of a short JSON body, None where it is none. Raises `PassingError` for a long one."""
     body = bytearray()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ci.locks import exclusive_lock
 from opencoti.errors import StorageError, storage_error
@@ -192,10 +192,15 @@ class FolderRemote:
         about = {"commit": new.commit, "title": new.title, "body": new.body}
         write_atomic(self._about / f"{new.tag}.json", json.dumps(about).encode("utf-8"))
 
+    def _said(self, tag: str) -> dict[str, Any]:
+        """Return what `_describe` wrote; nothing where that is not there, or is of somebody else."""
+        about: object = None
+        with suppress(FileNotFoundError, ValueError, RecursionError):
+            about = json.loads((self._about / f"{tag}.json").read_bytes())
+        return about if isinstance(about, dict) else {}
+
     def _read(self, folder: Path, *, is_draft: bool) -> RemoteRelease:
-        about: dict[str, str] = {}
-        with suppress(FileNotFoundError, ValueError):
-            about = json.loads((self._about / f"{folder.name}.json").read_bytes())
+        about = self._said(folder.name)
         changed = datetime.fromtimestamp(folder.stat().st_mtime, UTC).isoformat()
         return RemoteRelease(
             release_id=_id(folder.name),

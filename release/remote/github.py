@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from opencoti.errors import NetworkError
 from release.remote.download import Downloader
-from release.remote.failures import broken_off, failure_of, permission_error
+from release.remote.failures import broken_off, failure_of, permission_error, redirected
 from release.remote.limits import Clock
 from release.remote.model import (
     LocalFile,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 _PER_PAGE = 100
 # What PyGithub raises besides its own errors when a proxy answers in place of GitHub.
-_TRIPPED = (TypeError, KeyError, AttributeError, AssertionError)
+_TRIPPED = (TypeError, KeyError, AttributeError, AssertionError, RecursionError)
 _MAX_TAG_DEPTH = 8  # a tag may point to a tag
 
 
@@ -220,6 +220,8 @@ class GitHubRemote:
             return act(self._api.get_repo(self._repo_name))
         except (github.BadAttributeException, github.IncompletableObject, *_TRIPPED) as exc:
             raise PassingError("the answer is not of the expected form") from exc
+        except RuntimeError as exc:
+            raise redirected(self._settings.api_url, what) from exc
         except github.GithubException as exc:
             headers = dict(exc.headers or {})
             raise failure_of(exc.status, headers, exc.data, what=what, now=self._clock.now()) from exc

@@ -43,7 +43,8 @@ class GitHubSettings:
                 "github-token-missing",
                 "there is no token for GitHub",
                 why="GITHUB_TOKEN is not set",
-                hint="set it; in a workflow: env GITHUB_TOKEN with permission `contents: write`",
+                hint="set it; in a workflow: env GITHUB_TOKEN with permission `contents: write`. Without an "
+                "account: plan with --remote none, publish with --to dir:PATH",
             )
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ConfigError(

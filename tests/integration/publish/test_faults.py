@@ -12,7 +12,7 @@ from opencoti.errors import BusyError, NetworkError, OpencotiError, Verification
 from release.publish import Options, Outcome
 from release.publish_candidate import Candidate
 from release.remote.limits import Limits
-from release.remote.model import NewRelease, Remote, RemoteRelease
+from release.remote.model import NewRelease, Remote, RemoteAsset, RemoteRelease
 from tests.fakes.github.faults import Kind, Script
 from tests.fakes.github.server import GitHub
 from tests.fakes.github.state import Asset, Release
@@ -298,6 +298,64 @@ def test_a_number_that_a_public_release_has_is_refused(
         return
     assert f"c6 is public with number {taken}" in stopped(bench, "publish-sequence-taken").why
     assert bench.github.writes == []
+
+
+class Behind:
+    """A remote whose lists still show what was deleted."""
+
+    def __init__(self, remote: Remote, asset: Asset, others: tuple[RemoteRelease, ...] = ()) -> None:
+        self._remote = remote
+        self._gone = RemoteAsset(
+            asset_id=asset.asset_id, name=asset.name, size=asset.size, is_uploaded=True, sha256=None
+        )
+        self._others = others
+        self._looks = 0
+
+    def releases(self) -> tuple[RemoteRelease, ...]:
+        return (*self._remote.releases(), *self._others)
+
+    def assets(self, release: RemoteRelease) -> tuple[RemoteAsset, ...]:
+        self._looks += 1
+        found = self._remote.assets(release)
+        return (*found, self._gone) if self._looks == 1 else found
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._remote, name)
+
+
+def test_a_file_that_only_the_list_still_has_is_sent_again(bench: Bench) -> None:
+    draft = draft_of(bench)
+    gone = put(bench, draft, PART, content(bench, PART))
+    del draft.assets[gone.asset_id]
+
+    def wrap(remote: Remote) -> Remote:
+        return Behind(remote, gone)  # type: ignore[return-value]
+
+    outcome = bench.publish(wrap=wrap)
+    bench.check()
+    assert bench.is_public
+    assert (PART in outcome.sent, outcome.removed) == (True, ())
+
+
+def test_a_deleted_release_that_the_list_still_has_takes_no_number(bench: Bench) -> None:
+    index = "opencoti-release.json"
+    other = bench.github.store.publish_directly("c6", {index: b"x"})
+    asset = next(iter(other.assets.values()))
+    shown = RemoteRelease(
+        release_id=other.release_id,
+        tag="c6",
+        is_draft=False,
+        target=COMMIT,
+        published="2026-05-01T00:00:00Z",
+        assets=(RemoteAsset(asset_id=asset.asset_id, name=index, size=1, is_uploaded=True, sha256=None),),
+    )
+    bench.github.store.delete_release(other)
+
+    def wrap(remote: Remote) -> Remote:
+        return Behind(remote, asset, (shown,))  # type: ignore[return-value]
+
+    assert bench.publish(wrap=wrap).state == "published"
+    bench.check()
 
 
 def test_files_without_a_digest_are_fetched_and_hashed(bench: Bench) -> None:

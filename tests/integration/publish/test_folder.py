@@ -199,3 +199,25 @@ def test_killed_hard_at_any_change_the_next_run_completes_it(tmp_path: Path, ste
     assert outcome.state in ("published", "unchanged")
     assert public(root, "c7") == staged.digests()
     assert latest(root) == "../download/c7"
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "[" * 100_000, "\udcff", '{"commit": 5}'])
+def test_what_others_wrote_about_a_release_is_no_reason_to_break(tmp_path: Path, text: str) -> None:
+    staged, releases = release(tmp_path / "staged"), tmp_path / "www" / REPO / "releases"
+    (releases / "download" / "c1").mkdir(parents=True)
+    (releases / ".drafts" / "c7").mkdir(parents=True)
+    (releases / ".about").mkdir()
+    for tag in ("c1", "c7"):
+        (releases / ".about" / f"{tag}.json").write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(OpencotiError) as caught:
+        publish_to(tmp_path / "www", staged)
+    assert caught.value.error_id == "draft-of-other-commit"
+    assert publish_to(tmp_path / "www", staged, Options(allow_replace=True)).state == "published"
+    assert public(tmp_path / "www", "c7") == staged.digests()
+
+
+def test_an_index_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    other = tmp_path / "www" / REPO / "releases" / "download" / "c1"
+    other.mkdir(parents=True)
+    os.mkfifo(other / "opencoti-release.json")
+    assert publish_to(tmp_path / "www", release(tmp_path / "staged")).state == "published"

@@ -29,6 +29,10 @@ kind = "cuda"
 toolchain = "cuda13"
 toolkit = "13"
 glibc = "2.28"
+library = "libggml-cuda.so"
+targets = { x86_64 = ["75"], aarch64 = ["75"] }
+needed = ["libcublas.so.13"]
+probe = "probe.cu"
 hosts = ["x86_64"]
 
 [cuda12]
@@ -37,6 +41,10 @@ kind = "cuda"
 toolchain = "cuda12"
 toolkit = "12"
 glibc = "2.28"
+library = "libggml-cuda.so"
+targets = { x86_64 = ["75"], aarch64 = ["75"] }
+needed = ["libcublas.so.12"]
+probe = "probe.cu"
 """
 
 

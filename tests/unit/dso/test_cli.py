@@ -61,6 +61,7 @@ hosts = ["x86_64"]
 targets.x86_64 = ["75", "90+ptx"]
 needed = ["libcublas.so.13"]
 glibc = "2.31"
+probe = "probe.cu"
 """
 
 

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from ci.backends import RECORD, BackendRecord, build_all, read_built
+from ci.backends import RECORD, BackendRecord, borrowed_symbols, build_all, read_built
 from ci.build import BuildOptions, backend_folder
 from ci.context import Context
 from ci.package.backends import choose_backends
 from ci.package.bundle import bundle_of
+from ci.package.gpu import read_gpu
 from ci.paths import Layout
 from ci.toolchains.lockfile import LockedFile, lock_text
+from ci.toolchains.stubs import stub_symbols
 from ci.toolchains.table import Backend, load_table
 from opencoti.document import render_document
-from opencoti.errors import BuildError, ConfigError, UsageError
+from opencoti.errors import BuildError, ConfigError, OpencotiError, UsageError
 from opencoti.hashing import sha256_bytes, sha256_file
 from tests.conftest import RecordedConsole
 
@@ -80,7 +82,18 @@ def test_a_record_that_cannot_be_read_is_a_reason_and_no_crash(text: str, contex
 
 def test_a_library_name_that_leads_elsewhere_is_refused(context: Context) -> None:
     record(context, library="../../secret")
-    assert "is not the file that was built" in read(context)[1]["vulkan"]
+    assert "tells of another library" in read(context)[1]["vulkan"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"backend": "cuda13"}, {"arch": "aarch64"}, {"library": "libggml-cpu-x64.so"}]
+)
+def test_a_record_of_something_else_is_refused(changes: dict[str, object], context: Context) -> None:
+    folder = record(context, **changes)
+    (folder / "libggml-cpu-x64.so").write_bytes(LIBRARY)
+    found, reasons = read(context)
+    assert found == set()
+    assert "tells of another library" in reasons["vulkan"]
 
 
 def test_backends_that_cannot_be_built_are_told_and_remembered(
@@ -107,6 +120,27 @@ def test_of_two_generations_of_cuda_the_newer_goes_in_or_the_one_of_the_flavor()
     assert [(item.backend, "one generation" in item.reason) for item in choice.skipped] == [("cuda12", True)]
     assert choose_backends(None, built=built, is_cpu_only=False, flavor="cuda12").gpu == ("vulkan", "cuda12")
     assert choose_backends(["cpu", "cuda12"], built=built, is_cpu_only=False).gpu == ("cuda12",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "built", "is_cpu_only", "error_id", "code"),
+    [
+        (None, ["cpu", "cuda13"], False, "flavor-not-built", 5),
+        (["cpu", "cuda12"], ["cpu", "cuda13"], False, "flavor-not-built", 5),
+        (["cuda12", "vulkan"], ["cpu", "vulkan"], False, "flavor-not-built", 5),
+        (None, ["cpu"], False, "flavor-not-built", 5),
+        (["cpu", "vulkan"], ["cpu", "vulkan", "cuda12"], False, "flavor-contradicted", 2),
+        (["cuda13"], ["cpu", "cuda13", "cuda12"], False, "flavor-contradicted", 2),
+        (None, ["cpu", "cuda12"], True, "flavor-contradicted", 2),
+    ],
+)
+def test_an_artifact_named_after_a_generation_of_cuda_holds_it(
+    asked: list[str] | None, built: list[str], is_cpu_only: bool, error_id: str, code: int
+) -> None:
+    """case B17"""
+    with pytest.raises(OpencotiError) as caught:
+        choose_backends(asked, built=built, is_cpu_only=is_cpu_only, flavor="cuda12")
+    assert (caught.value.error_id, caught.value.exit_code) == (error_id, code)
 
 
 def test_the_reason_of_a_missing_backend_gets_into_the_choice() -> None:
@@ -147,6 +181,10 @@ def a_wheel(context: Context, members: dict[str, bytes]) -> Backend:
             "toolchain": "tiny",
             "toolkit": "1",
             "glibc": "2.31",
+            "library": "libggml-cuda.so",
+            "targets": {"x86_64": ["75"], "aarch64": ["75"]},
+            "needed": ["libcublas.so.13"],
+            "probe": "probe.cu",
             "bundle": [{"wheel": "blas", "files": ["libblas.so.1"]}],
         }
     )
@@ -171,7 +209,39 @@ def test_a_wheel_without_what_the_table_says_is_refused(context: Context) -> Non
     assert caught.value.error_id == "bundle-incomplete"
 
 
+def test_a_wheel_that_the_toolchain_does_not_pin_is_named(context: Context) -> None:
+    backend = a_wheel(context, {"x/lib/libblas.so.1": b"blas"})
+    (part,) = backend.bundle
+    other = backend.model_copy(update={"bundle": (part.model_copy(update={"wheel": "blaz"}),)})
+    with pytest.raises(ConfigError, match="blaz") as caught:
+        bundle_of(context, other, "x86_64")
+    assert caught.value.error_id == "bundle-unpinned"
+
+
+@pytest.mark.parametrize("chosen", [(), ("vulkan",), ("rocm",)])
+def test_a_bundle_for_nothing_is_refused_in_the_plan_as_in_the_package(
+    chosen: tuple[str, ...], context: Context
+) -> None:
+    gpu = read_gpu(context, "1.0", arch="x86_64", tree=TREE)
+    for ask in (
+        lambda: list(gpu.planned_bundle(chosen)),
+        lambda: gpu.bundle(context, chosen, "x86_64"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            ask()
+        assert caught.value.error_id == "bundle-unknown"
+    names = {member.name for member in gpu.planned_bundle(("vulkan", "cuda13"))}
+    assert {"libcublas.so.13", "LICENSE.nvidia-cublas"} <= names
+
+
 def test_a_vendor_without_a_bundle_says_so(context: Context) -> None:
     with pytest.raises(UsageError) as caught:
         bundle_of(context, load_table(context.layout.table).backend("rocm"), "x86_64")
     assert caught.value.error_id == "bundle-unknown"
+
+
+def test_a_symbol_that_was_lent_at_the_link_is_found(real_layout: Layout) -> None:
+    """case B17: the linker found a C++ runtime in a library that the engine does not have."""
+    undefined = ("ggml_nelements", "cublasCreate_v2", "_ZSt9terminatev", "cuMemMap")
+    provided = stub_symbols(real_layout.containers, load_table(real_layout.table).backend("cuda13"))
+    assert borrowed_symbols(undefined, provided) == ["_ZSt9terminatev"]

@@ -113,3 +113,9 @@ def test_an_empty_folder_has_no_list(tmp_path: Path) -> None:
         write_sums(tmp_path)
     assert caught.value.error_id == "sums-folder"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_list_says_how_to_make_it(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_sums(folder)
+    assert (caught.value.error_id, "release sums" in caught.value.hint) == ("sums-missing", True)

@@ -127,6 +127,15 @@ def test_packages_that_apt_cannot_get_are_a_network_failure(machine: Machine) ->
     assert "--engine host" in caught.value.hint
 
 
+def test_a_mirror_that_does_not_answer_is_not_taken_for_drift(machine: Machine) -> None:
+    """case B12"""
+    locked = LockedFile(name="libc6", version="2.36", arch="amd64", suite="old", sha256="0" * 64, size=1)
+    with pytest.raises(NetworkError) as caught:
+        machine.fetch(locked, is_strict=True)
+    assert (caught.value.error_id, caught.value.exit_code) == ("deb-fetch-failed", 7)
+    assert "Unable to locate" in caught.value.why
+
+
 def test_a_machine_without_apt_is_told_what_to_do(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(machine.folder / "new"))
     with pytest.raises(MissingError) as caught:

@@ -35,6 +35,8 @@ def test_a_lock_is_read_back_as_it_was_written(tiny: TinyToolchain) -> None:
         (lambda text: text + text, "stands twice"),
         (lambda text: text.replace("size = 5", 'size = 5\nfilename = "../x"'), "not a plain name"),
         (lambda text: text.replace("[[deb]]", "[[deb"), "Expected"),
+        (lambda text: text.replace("size = 5", "size = -5"), "-5"),
+        (lambda text: text.replace("[[deb]]", "[deb]"), "no list of tables"),
     ],
 )
 def test_a_malformed_lock_is_refused_by_name(
@@ -100,6 +102,32 @@ def test_a_recipe_that_extends_another_has_its_parts_and_replaces_its_files(tiny
     before = recipe.id
     (own / "tree/bin/cc").write_text("changed")
     assert Recipe.load(own).id != before
+
+
+DEBS = '\n[[debs]]\nsuite = "trixie"\nnames = ["libc6"]\nto = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ('name = "tiny"', 'name = "tiny"\nextends = "tiny"', "extend 'tiny' (of tiny)"),
+        ('name = "tiny"', 'name = "tiny"\nextends = "../tiny"', "extend '../tiny'"),
+        ('name = "tiny"', 'name = "Ti ny"', "not that of its folder"),
+        ('names = ["libc6"]', 'names = "libc6"', "'libc6'"),
+        ('"libc6"', '"-o=Dir::Etc=x"', "'-o=Dir::Etc=x'"),
+        ('"trixie"', '"trixie main\\ndeb"', "trixie main"),
+        ('to = "x"', 'to = "../x"', "'../x'"),
+        ('to = "x"', 'to = "/x"', "'/x'"),
+        ("nothing", "nothing", "libc6 of trixie in recipe.toml is not locked"),
+    ],
+)
+def test_a_malformed_recipe_is_refused(before: str, after: str, why: str, tiny: TinyToolchain) -> None:
+    file = tiny.folder / "recipe.toml"
+    file.write_text((file.read_text() + DEBS).replace(before, after))
+    with pytest.raises(ConfigError) as caught:
+        tiny.recipe()
+    assert caught.value.error_id in ("recipe-malformed", "lock-malformed")
+    assert why in caught.value.why
 
 
 def test_a_toolchain_for_other_hosts_is_refused(real_layout: Layout) -> None:

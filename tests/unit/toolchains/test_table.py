@@ -77,6 +77,17 @@ def test_every_row_has_a_toolchain_whose_files_it_names(table: Table, real_layou
         ('glibc = "2.31"', 'glibc = "new"', "glibc"),
         ("hosts", "hsts", "hsts"),
         ("title", "title = ", "line 3"),
+        ('"75", "90+ptx"', '"90", "90+ptx"', "twice"),
+        ('"75", "90+ptx"', "", "cuda13: targets.x86_64"),
+        ('targets.x86_64 = ["75", "90+ptx"]', "", "cuda13: targets.x86_64"),
+        ('library = "libggml-cuda.so"', "", "cuda13: library"),
+        ('library = "libggml-cuda.so"', 'library = "../x.so"', "cuda13.library"),
+        ('toolchain = "cuda13"', 'toolchain = "../cuda13"', "cuda13.toolchain"),
+        ('needed = ["libcublas.so.13"]', "", "libcublas"),
+        ('probe = "probe.cu"', 'probe = "a; b"', "cuda13.probe"),
+        ("[cuda13]", '["../x"]', "../x.name"),
+        ("[cuda13]", "[cuda13]\nname = 'cpu'", "cuda13"),
+        ("[cuda13]", "x = 3\n[cuda13]", "x: is no table"),
     ],
 )
 def test_a_malformed_table_names_the_place(before: str, after: str, place: str, tmp_path: Path) -> None:
@@ -110,6 +121,13 @@ def test_a_target_that_the_toolchain_is_not_proved_for_stops_before_compiling(
     with pytest.raises(UsageError) as caught:
         cuda.choose_targets("x86_64", ["75", asked])
     assert caught.value.error_id == error_id
+
+
+def test_an_empty_list_of_targets_is_not_taken_for_all(cuda: Backend) -> None:
+    """case B13"""
+    with pytest.raises(UsageError) as caught:
+        cuda.choose_targets("x86_64", [])
+    assert caught.value.error_id == "targets-empty"
 
 
 def test_targets_have_no_meaning_where_there_is_no_list(table: Table) -> None:

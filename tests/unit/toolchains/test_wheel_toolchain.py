@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -80,6 +81,18 @@ def test_a_wheel_that_no_index_has_is_a_network_failure(
         prepare(tiny, recorded)
     assert caught.value.error_id == "wheel-fetch-failed"
     assert "tinycc-1.0" in caught.value.what
+
+
+def test_a_disk_without_room_for_a_wheel_is_told_before_pip_starts(
+    tiny: TinyToolchain, recorded: RecordedConsole
+) -> None:
+    lock = tiny.folder / "wheels.lock"
+    lock.write_text(re.sub(r"size = \d+", f"size = {1 << 60}", lock.read_text()))
+    with pytest.raises(StorageError) as caught:
+        prepare(tiny, recorded)
+    assert (caught.value.error_id, caught.value.exit_code) == ("wheel-disk-low", 8)
+    assert "tinycc-1.0" in caught.value.what
+    assert not list(tiny.layout.downloads.glob("*"))
 
 
 def test_a_cache_that_cannot_be_written_is_a_storage_failure(
