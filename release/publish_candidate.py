@@ -90,8 +90,8 @@ def load_candidate(folder: Path, asked: Asked) -> Candidate:
     """Check a staged release and return it.
 
     Raises:
-        ConfigError: `not-staged`, `sums-missing`, `sums-malformed`, `sums-folder`, `plan-malformed`, `plan-blocked`,
-            `asset-empty`; as `asset_problems`; a document is malformed.
+        ConfigError: `not-staged`, `sums-missing`, `sums-malformed`, `sums-folder`, `plan-malformed`,
+            `plan-blocked`, `asset-empty`; as `asset_problems`; a document is malformed.
         VerificationError: `sums-differ`, `publish-other-release`, `publish-expired`, `publish-plan-differs`,
             `publish-commit-unfit`, `publish-not-whole`, `publish-unproven`, `publish-development-key`;
             whatever a client would refuse.

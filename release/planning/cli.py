@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.context import Context
 from ci.sources.lanes import add_lane_option
 from opencoti.errors import ConfigError, UsageError
+from opencoti.index import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from opencoti.trust.keys import TrustedKeys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from release.planning.request import Request
 
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
+_MAX_DAYS = 3650
 
 
 def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
@@ -145,7 +147,9 @@ def release_time() -> datetime:
     if not given:
         return datetime.now(UTC)
     try:
-        return datetime.fromtimestamp(int(given), UTC)
+        time = datetime.fromtimestamp(int(given), UTC)
+        time + timedelta(days=_MAX_DAYS)  # so late that a release could not expire
+        return time
     except (ValueError, OverflowError, OSError) as exc:
         raise ConfigError(
             "epoch-malformed",
@@ -161,8 +165,8 @@ def _request(args: argparse.Namespace, context: Context) -> Request:
     from release.planning.request import DEFAULT_DAYS, Request, parse_kinds, parse_waivers
 
     days = DEFAULT_DAYS if args.expires_days is None else args.expires_days
-    if not 1 <= days <= 3650 or (args.sequence is not None and args.sequence < 1):
-        raise UsageError("bad-usage", "--expires-days is from 1 to 3650, --sequence from 1")
+    _check_numbers(days, args.sequence)
+    _check_words(args)
     return Request(
         repo=repository_of(args),
         lane="ape" if find_lane(context.layout, args.lane).name == "ape" else "elf",
@@ -179,6 +183,23 @@ def _request(args: argparse.Namespace, context: Context) -> Request:
         target=args.to,
         limits=_limits(args),
     )
+
+
+def _check_numbers(days: int, sequence: int | None) -> None:
+    if not 1 <= days <= _MAX_DAYS or not 1 <= (1 if sequence is None else sequence) <= MAX_SEQUENCE:
+        raise UsageError(
+            "bad-usage", f"--expires-days is from 1 to {_MAX_DAYS}, --sequence from 1 to {MAX_SEQUENCE}"
+        )
+
+
+def _check_words(args: argparse.Namespace) -> None:
+    from ci.toolchains.recipe import DEBIAN_ARCHS
+
+    for arch in args.arch or ():
+        if arch not in DEBIAN_ARCHS:
+            raise UsageError("bad-usage", f"--arch {arch[:80]!r} is none of {', '.join(DEBIAN_ARCHS)}")
+    if args.to != "github" and not (args.to.startswith("dir:") and len(args.to) > len("dir:")):
+        raise UsageError("bad-usage", f"--to {args.to[:80]!r} is neither github nor dir:PATH")
 
 
 def _tag(tag: str | None) -> str | None:

@@ -195,7 +195,7 @@ def _tag_problems(facts: _Facts, cut: Cut) -> Iterator[OpencotiError]:
     if remote.tag_state == "burned" or (facts.is_used and remote.tag_state != "published"):
         yield VerificationError(
             "plan-tag-burned",
-            f"{remote.where} will not take tag {tag} again",
+            f"tag {tag} cannot be released again on {remote.where}",
             why="it was used for an immutable release, and such a name is used up even if that is deleted",
             hint="bump vendors/llamafile/OPENCOTI_TAG, and commit that",
         )

@@ -18,6 +18,7 @@ from release.planning.model import PlannedLimits
 
 KINDS: Final[tuple[str, ...]] = get_args(Evidence.model_fields["kind"].annotation)
 DEFAULT_DAYS: Final = 365
+_MAX_REASON: Final = 1000
 _CUDA: Final = ("cuda12", "cuda13")
 _WAIVER: Final = re.compile(rf"(?:(?:{'|'.join(KINDS)}|backend):[a-z0-9][a-z0-9._-]*)")
 
@@ -62,12 +63,12 @@ def parse_waivers(words: Sequence[str]) -> tuple[Waiver, ...]:
     for word in words:
         name, _, reason = word.partition("=")
         is_known = _WAIVER.fullmatch(name) and name.split(":")[1] in KNOWN
-        if not is_known or not reason.strip() or name in waivers:
+        if not is_known or not 0 < len(reason.strip()) <= _MAX_REASON or name in waivers:
             raise UsageError(
                 "waiver-malformed",
                 f"cannot read the waiver {word[:80]!r}",
                 hint=f"it has the form KIND:BACKEND=REASON, once each; KIND is one of {', '.join(KINDS)}, "
-                f"backend; BACKEND is one of {', '.join(KNOWN)}",
+                f"backend; BACKEND is one of {', '.join(KNOWN)}; REASON has at most {_MAX_REASON} characters",
             )
         waivers[name] = Waiver(name=name, reason=reason.strip())
     return tuple(waivers[name] for name in sorted(waivers))

@@ -1,4 +1,4 @@
-"""What answers in place of GitHub, at an address that somebody set wrongly: named, and never given the token."""
+"""What answers in place of GitHub at an address that was set wrongly: named, and never given the token."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def answering(status: int, body: bytes, location: str = "") -> Iterator[tuple[Gi
             thread.join()
 
 
-@pytest.mark.parametrize("body", [b"[" * 100_000, b"<html>", b"\xff\xfe", b"7", b'[1, null, {"id": "x"}]'])
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"<html>", b"7", b'[1, null, {"id": "x"}]'])
 def test_an_answer_of_somebody_else_may_pass(body: bytes) -> None:
     with answering(200, body) as (remote, _), pytest.raises(PassingError):
         remote.releases()

@@ -14,6 +14,7 @@ from opencoti.hashing import sha256_bytes
 from opencoti.index import load_index
 from opencoti.jsonio import render_json
 from release.cli import build_parser
+from release.planning.cli import plan_of
 from release.planning.limits import GITHUB, asset_problems, split
 from release.planning.model import Plan, PlannedAsset, dump_plan, load_plan
 from release.planning.remote_view import RemoteFacts, RemoteRelease, Surveyed
@@ -297,3 +298,24 @@ def test_waivers_are_read_strictly() -> None:
 
 def test_fresh_remote_has_no_previous_release() -> None:
     assert (NO_RELEASES.highest_sequence, NO_RELEASES.previous) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "epoch", "error_id"),
+    [
+        (["--sequence", "9" * 20], "", "bad-usage"),
+        (["--arch", "zz"], "", "bad-usage"),
+        (["--to", "ftp"], "", "bad-usage"),
+        (["--to", "dir:"], "", "bad-usage"),
+        (["--waive", "smoke:cpu=" + "y" * 1001], "", "waiver-malformed"),
+        ([], "253402300799", "epoch-malformed"),
+    ],
+)
+def test_words_that_no_plan_can_hold_are_refused(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, words: list[str], epoch: str, error_id: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    args = build_parser().parse_args(["plan", "--remote", "none", *words])
+    with pytest.raises(OpencotiError) as caught:
+        plan_of(args, checkout.context)
+    assert caught.value.error_id == error_id
