@@ -227,6 +227,8 @@ class _Run:
                 lambda: self._look(self.patience.limits.lost_looks_s),
             )
         except RefusedError as exc:
+            if (other := self._only(self._releases())) is not None:
+                raise self._raced(f"release {other.release_id} was made meanwhile") from exc
             raise refused(exc, self.candidate.tag) from exc
         self._require_won(draft)
         return draft
@@ -248,13 +250,18 @@ class _Run:
                 continue
             if min(ids) != draft.release_id:
                 self._delete_own(draft)
-                raise BusyError(
-                    "publish-raced",
-                    f"somebody else publishes {draft.tag} right now",
-                    why=f"draft {min(ids)} was made before {draft.release_id}, which is removed again",
-                    hint="let that one end, then run the same command again",
+                raise self._raced(
+                    f"draft {min(ids)} was made before {draft.release_id}, which is removed again"
                 )
             return
+
+    def _raced(self, why: str) -> BusyError:
+        return BusyError(
+            "publish-raced",
+            f"somebody else publishes {self.candidate.tag} right now",
+            why=why,
+            hint="let that one end, then run the same command again",
+        )
 
     def _delete_own(self, draft: RemoteRelease) -> None:
         def delete() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ci.context import Context
 from ci.sources.lanes import add_lane_option
 from opencoti.errors import ConfigError, UsageError
-from opencoti.index import MAX_SEQUENCE
+from opencoti.trust.comment import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from opencoti.trust.keys import TrustedKeys

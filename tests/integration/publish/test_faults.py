@@ -222,6 +222,25 @@ def test_of_two_runs_at_once_the_later_one_steps_back(bench: Bench) -> None:
     assert rivals[0].own not in left
 
 
+def test_a_rival_that_is_done_already_is_no_burned_tag(bench: Bench) -> None:
+    """case B32"""
+
+    class Faster:
+        def __init__(self, remote: Remote) -> None:
+            self._remote = remote
+
+        def create(self, new: NewRelease) -> RemoteRelease:
+            bench.github.store.publish_directly(new.tag, {})
+            return self._remote.create(new)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._remote, name)
+
+    with pytest.raises(BusyError, match="somebody else publishes"):
+        bench.publish(wrap=Faster)  # type: ignore[arg-type]
+    assert len(bench.github.store.releases) == 1
+
+
 @pytest.mark.parametrize("kind", ["502-done", "reset-done", "cut", "500", "html"])
 def test_a_lost_answer_to_the_flip_is_looked_up(bench: Bench, kind: Kind) -> None:
     bench.github.store.is_immutable = True
