@@ -26,7 +26,7 @@ from ci.sources.lanes import find_lane
 from ci.stages.gpu import SUBTREE, gpu_stage
 from ci.stages.runner import StageResult, run_stage
 from ci.toolchains.stubs import stub_symbols
-from ci.toolchains.table import Backend, Table, load_table
+from ci.toolchains.table import Backend, Kind, Table, load_table
 from opencoti.document import DocumentPart, MalformedError, UnknownSchemaError, read_document, render_document
 from opencoti.errors import BuildError, MissingError, OpencotiError, storage_error
 from opencoti.files import is_safe_name, write_atomic
@@ -36,6 +36,9 @@ RECORD: Final = "build.json"
 _SCHEMA: Final = "opencoti.backend-build/1"
 _SKIPPED_SCHEMA: Final = "opencoti.backend-skipped/1"
 _MAX_BYTES: Final = 1 << 20
+# A library that zig made takes `new` and `delete` from the first one that has them; those of the engine are
+# made by zig too.
+_ALLOCATION: Final = ("_Znw", "_Zna", "_Zdl", "_Zda")
 # What ggml's own library exports to its backends.
 _GGML_PREFIXES: Final = ("ggml_", "gguf_", "quantize_", "dequantize_")
 _Text = Annotated[str, StringConstraints(max_length=2000)]
@@ -244,12 +247,13 @@ def _record(
     )
 
 
-def borrowed_symbols(undefined: Iterable[str], provided: frozenset[str]) -> list[str]:
+def borrowed_symbols(undefined: Iterable[str], provided: frozenset[str], *, kind: Kind) -> list[str]:
     """Return what a library needs that neither ggml, nor the vendor, nor a versioned system library gives it.
 
     Such a symbol was lent by something at the link that will not be there when the engine loads it.
     """
-    return [name for name in undefined if not name.startswith(_GGML_PREFIXES) and name not in provided]
+    known = (*_GGML_PREFIXES, *(_ALLOCATION if kind == "vulkan" else ()))
+    return [name for name in undefined if not name.startswith(known) and name not in provided]
 
 
 def _require_sound(
@@ -267,7 +271,8 @@ def _require_sound(
         rules = replace(rules, glibc_ceiling=facts.glibc_floor or rules.glibc_ceiling)
     problems = [str(problem) for problem in check_elf(facts, rules)]
     problems += [
-        f"{facts.path.name}: nothing gives it {name}" for name in borrowed_symbols(facts.undefined, provided)
+        f"{facts.path.name}: nothing gives it {name}"
+        for name in borrowed_symbols(facts.undefined, provided, kind=backend.kind)
     ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -242,6 +242,7 @@ def test_a_vendor_without_a_bundle_says_so(context: Context) -> None:
 
 def test_a_symbol_that_was_lent_at_the_link_is_found(real_layout: Layout) -> None:
     """case B17: the linker found a C++ runtime in a library that the engine does not have."""
-    undefined = ("ggml_nelements", "cublasCreate_v2", "_ZSt9terminatev", "cuMemMap")
+    undefined = ("ggml_nelements", "cublasCreate_v2", "_ZSt9terminatev", "_Znwm", "cuMemMap")
     provided = stub_symbols(real_layout.containers, load_table(real_layout.table).backend("cuda13"))
-    assert borrowed_symbols(undefined, provided) == ["_ZSt9terminatev"]
+    assert borrowed_symbols(undefined, provided, kind="cuda") == ["_ZSt9terminatev", "_Znwm"]
+    assert borrowed_symbols(undefined, provided, kind="vulkan") == ["_ZSt9terminatev"]
