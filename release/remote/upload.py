@@ -106,7 +106,10 @@ class Uploader:
         try:
             with open(file.path, "rb", buffering=0) as source:
                 held = b""
-                while (block := source.read(_BLOCK_BYTES)) and sent + len(held) <= file.size:
+                while block := source.read(_BLOCK_BYTES):
+                    if sent + len(held) + len(block) > file.size:
+                        # Told before the last byte of the promised length goes out: that would make it whole.
+                        raise file_changed(file)
                     if held:
                         yield held
                         sent += len(held)

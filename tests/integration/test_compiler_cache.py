@@ -138,7 +138,7 @@ def test_a_compiler_of_another_version_finds_nothing(
         def __init__(self, name: str) -> None:
             self._real = find_toolchain(name, real_layout)
             self.id, self.description, self.extra_path = "e" * 64, "newer", self._real.extra_path
-            self.prepare = self._real.prepare
+            self.prepare, self.check, self.record = self._real.prepare, self._real.check, self._real.record
 
     first.engine = HostEngine(first.layout, find=lambda name, _: Newer(name))
     assert f"0 of {FILES} calls were hits" in first.build(recorded)
