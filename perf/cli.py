@@ -24,6 +24,8 @@ BENCHES = {
     "launch_kills": "start and kill engines at random moments (--runs 100); nothing may be left",
     "client": "processor time per streamed token beside the openai package",
     "turns": "tokens computed again in later turns, with prefixes of 2k, 16k and 64k tokens",
+    "images": "toolchain images: bytes to download, time of a build, size",
+    "backends": "the Vulkan backend with nothing changed, and with one host file changed",
     "package": "packaging and verifying against cp, sync, openssl and zip",
 }
 _SIZED = ("fetch", "package")
