@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ci.context import Context
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ci.dso.elf import ElfFacts
     from ci.dso.rules import Rules
     from ci.toolchains.table import Backend
-
-_TABLE: Final = "toolchains.toml"
 
 
 def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
@@ -51,7 +49,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from opencoti.errors import VerificationError
 
     prefixes = (*BUILD_PREFIXES, *args.prefix)
-    row = load_table(context.layout.containers / _TABLE).backend(args.backend) if args.backend else None
+    row = load_table(context.layout.table).backend(args.backend) if args.backend else None
     inspected = []
     for path in args.files:
         facts = inspect_elf(path, build_prefixes=prefixes, with_instructions=True)
