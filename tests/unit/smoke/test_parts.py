@@ -77,8 +77,15 @@ def test_a_process_that_is_gone_has_nothing() -> None:
 
 
 def test_members_are_those_of_the_session() -> None:
-    assert os.getpid() in procfs.members(os.getsid(0), "no such mark in any environment")
+    # A session of its own: the one of this process may lie outside the PID namespace and have no number here.
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as child:
+        assert procfs.members(child.pid, "no such mark in any environment") == (child.pid,)
     assert procfs.members(-1, "no such mark in any environment") == ()
+
+
+def test_session_zero_is_nobodys() -> None:
+    # Inside a PID namespace every process whose session began outside shows session 0.
+    assert procfs.members(0, "no such mark in any environment") == ()
 
 
 def test_an_open_is_noticed_and_a_stat_is_not(tmp_path: Path) -> None:
