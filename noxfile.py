@@ -85,6 +85,7 @@ command("reset", "reset", doc="Bring the working tree back to the pristine base 
 command("apply", "apply", doc="Apply the patch series to the working tree, strictly.")
 command("make", "make", doc="Incremental build of the working tree as it is, edits included.")
 command("images", "images", doc="Build, lock (-- --lock) or verify (-- --verify) the toolchain images.")
+command("build", "build", doc="Build several backends at the same time (-- vulkan cuda13 …).")
 for backend, row in BACKENDS.items():
     command(
         f"build_{backend}",

@@ -12,6 +12,7 @@ from ci.toolchains.names import backend_names
 from opencoti.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ci.build import BuildOptions
@@ -25,13 +26,15 @@ def register(
 ) -> None:
     """Add the parsers."""
     build = subparsers.add_parser(
-        "build", parents=[common], help="build backends from the pinned, patched source"
+        "build",
+        parents=[common],
+        help="build backends from the pinned, patched source, several at the same time",
     )
     build.add_argument("backends", nargs="*", metavar="BACKEND", help=", ".join(BACKENDS))
     build.add_argument(
         "--all",
         action="store_true",
-        help="every backend that can be built here; one that cannot is skipped with a warning",
+        help="the CPU and every GPU backend that can be built here; others are skipped with a warning",
     )
     add_arch_option(build)
     build.add_argument(
@@ -39,13 +42,19 @@ def register(
         type=_targets,
         default=None,
         metavar="LIST",
-        help="GPUs to build for, such as 75 or 86,89 (default: all of containers/toolchains.toml); "
-        "a release refuses the result",
+        help="GPUs to build for, such as 75 or 86,89 (default: all of containers/toolchains.toml); each "
+        "backend takes those it knows; a release refuses the result",
     )
     build.add_argument(
         "--no-fa",
         action="store_true",
         help="leave the FlashAttention kernels out of CUDA and ROCm; a release refuses the result",
+    )
+    build.add_argument(
+        "--series-until",
+        default="",
+        metavar="NNNN",
+        help="apply the patch series only up to this one (cpu only): the stock server that benches compare with",
     )
     add_engine_options(build)
     build.set_defaults(command=run_build)
@@ -86,44 +95,59 @@ def options_of(args: argparse.Namespace) -> BuildOptions:
         arch=getattr(args, "arch", None),
         archs=getattr(args, "archs", None),
         has_flash_attention=not getattr(args, "no_fa", False),
+        series_until=getattr(args, "series_until", ""),
     )
 
 
 def run_build(args: argparse.Namespace, context: Context) -> int:
     """Build and print the folder of each backend."""
-    from ci.backends import build_all, build_gpu
+    from ci.toolchains.table import load_table
+
+    load_table(context.layout.table)  # before names are looked up in it: it may be what is wrong
+    names = _chosen(args)
+    options = options_of(args)
+    skipped: Mapping[str, str] = {}
+    if len(names) > 1:
+        from ci.several import build_several
+
+        together = build_several(context, names, options, may_skip=args.all)
+        rows, skipped = together.rows, together.skipped
+    else:
+        rows = (_build_one(names[0], options, context),)
+    context.console.result(
+        "\n".join(str(row["folder"]) for row in rows), {"backends": list(rows), "skipped": dict(skipped)}
+    )
+    return 0
+
+
+def _build_one(name: str, options: BuildOptions, context: Context) -> Mapping[str, object]:
+    from ci.backends import build_gpu
     from ci.build import build_cpu
     from ci.toolchains.table import load_table
 
-    table = load_table(context.layout.table)  # before names are looked up in it: it may be what is wrong
-    names = _chosen(args)
-    options = options_of(args)
-    rows: list[dict[str, object]] = []
-    skipped: dict[str, str] = {}
-    if "cpu" in names:
+    if name == "cpu":
         built = build_cpu(context, options)
-        rows.append(_row("cpu", built.arch, built.folder, built.result))
-    if args.all:
-        done, skipped = build_all(context, options)
-    else:
-        done = [build_gpu(context, table.backend(name), options) for name in names if name != "cpu"]
-    rows += [
-        _row(item.record.backend, item.record.arch, item.folder, item.result)
-        | {"targets": list(item.record.targets), "partial": list(item.record.partial)}
-        for item in done
-    ]
-    context.console.result(
-        "\n".join(str(row["folder"]) for row in rows), {"backends": rows, "skipped": skipped}
-    )
-    return 0
+        return _row("cpu", built.arch, built.folder, built.result)
+    done = build_gpu(context, load_table(context.layout.table).backend(name), options)
+    return _row(name, done.record.arch, done.folder, done.result) | {
+        "targets": list(done.record.targets),
+        "partial": list(done.record.partial),
+    }
 
 
 def _chosen(args: argparse.Namespace) -> tuple[str, ...]:
     """Return the backends named on the command line.
 
     Raises:
-        UsageError: `build-nothing`, `build-unknown`.
+        UsageError: `build-nothing`, `build-unknown`, `build-until`.
     """
+    if args.series_until and (args.all or args.backends != ["cpu"]):
+        raise UsageError(
+            "build-until",
+            "--series-until goes with the backend cpu alone",
+            why="the patches after it are of the server, which only that build makes",
+            hint="python -m ci build cpu --series-until NNNN",
+        )
     if args.all:
         return BACKENDS
     if not args.backends:

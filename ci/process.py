@@ -102,8 +102,11 @@ def spawn(
     log: IO[bytes],
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    errors: int = subprocess.STDOUT,
 ) -> subprocess.Popen[bytes]:
     """Start a program that goes on running, in a session of its own; both output streams go to `log`.
+
+    With `errors=subprocess.PIPE` the caller reads standard error, to its end.
 
     The output goes straight to the file, so that no reader is needed and a full pipe cannot stop the
     program. The caller ends it (`terminate`). Call it from the main thread: the kernel ends the child when
@@ -118,7 +121,7 @@ def spawn(
         env=None if env is None else dict(env),
         stdin=subprocess.DEVNULL,
         stdout=log,
-        stderr=subprocess.STDOUT,
+        stderr=errors,
         start_new_session=True,
         preexec_fn=die_with_parent if _LIBC else None,
     )

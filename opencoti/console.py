@@ -116,6 +116,10 @@ class Console:
         if error.hint:
             self._line(f"  next: {error.hint}")
 
+    def relay(self, name: str, line: str) -> None:
+        """Print a line that a command of ours wrote, named after that command; quiet or not is its affair."""
+        self._line(f"{self._paint('2', f'{name:>8} |')} {line}")
+
     def raw_error(self, text: str) -> None:
         """Print a line for a failure that is no `OpencotiError`."""
         self._line(self._paint("31", "error") + f" {text}")

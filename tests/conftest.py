@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from ci.context import Context
 from ci.paths import Layout
 from ci.toolchains.host import find_toolchain
 from opencoti.console import Console
@@ -49,6 +51,16 @@ def layout(tmp_path: Path) -> Layout:
     root = tmp_path / "checkout"
     root.mkdir()
     return Layout(root=root, cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def context(layout: Layout, real_layout: Layout, recorded: RecordedConsole) -> Context:
+    """A checkout with the table, the pins and the tag of this one, and nothing built."""
+    shutil.copytree(real_layout.containers, layout.containers)
+    for folder in (real_layout.pins, real_layout.opencoti_tag.parent):
+        target = layout.root / folder.relative_to(real_layout.root)
+        shutil.copytree(folder, target)
+    return Context(layout=layout, console=recorded.console)
 
 
 @pytest.fixture(scope="session")

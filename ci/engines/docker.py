@@ -28,7 +28,7 @@ from ci.engines.container import (
 from ci.engines.endpoint import Daemon
 from ci.engines.failures import StepExit
 from ci.engines.image import TOOLS, ToolchainImage
-from ci.engines.jobs import JobPool, Jobs, fitting_jobs, pool_of
+from ci.engines.jobs import JobPool, fitting_jobs, is_default, pool_of
 from ci.engines.model import PreparedToolchain
 from ci.engines.reach import sees_folders
 from ci.engines.remote import RemotePlan, leave_remote, remote_folders
@@ -217,7 +217,7 @@ class DockerEngine:
 
     def _jobs(self, jobs: int) -> int:
         """As many as were asked for, else as many as the daemon's machine can run."""
-        if not isinstance(jobs, Jobs) or not jobs.is_default:
+        if not is_default(jobs):
             return jobs
         info = self._client.info()
         return fitting_jobs(int(info.get("NCPU") or jobs), int(info.get("MemTotal") or 1 << 40))

@@ -80,7 +80,12 @@ class JobPool:
             os.write(self._pipe, token)
 
     def refill(self) -> int:
-        """Fill the pool again when no stage is at work; return how many bytes were missing."""
+        """Fill the pool again when no stage is at work; return how many bytes were missing.
+
+        A pool that somebody else made may have stages at work that we do not know of, and is left alone.
+        """
+        if not self._is_owner:
+            return 0
         held = 0
         with suppress(BlockingIOError):
             while os.read(self._pipe, 1):
@@ -119,6 +124,20 @@ def job_pool(size: int) -> Iterator[JobPool]:
             pool.close()
 
 
+@contextmanager
+def shared_pool(jobs: int) -> Iterator[JobPool]:
+    """Give the pool that a number of jobs belongs to, or make one of that size.
+
+    Raises:
+        StorageError: see `job_pool`.
+    """
+    if pool := pool_of(jobs):
+        yield pool
+    else:
+        with job_pool(jobs) as made:
+            yield made
+
+
 def inherited_pool(env: Mapping[str, str] | None = None) -> JobPool | None:
     """Return the pool of the command that started us, as MAKEFLAGS names it; None when there is none."""
     flags = (os.environ if env is None else env).get("MAKEFLAGS", "")
@@ -145,6 +164,11 @@ def fitting_jobs(cpus: int, memory_bytes: int) -> int:
 def pool_of(jobs: int) -> JobPool | None:
     """Return the pool that a number of jobs belongs to."""
     return jobs.pool if isinstance(jobs, Jobs) else None
+
+
+def is_default(jobs: int) -> bool:
+    """Tell whether nobody asked for a number of jobs."""
+    return isinstance(jobs, Jobs) and jobs.is_default
 
 
 def without_job_words(argv: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.backends import BackendRecord, ggml_tree, read_built
+from ci.backend_records import BackendRecord, read_built
+from ci.backends import ggml_tree
 from ci.build import BackendBuild, backend_folder
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
@@ -113,7 +114,7 @@ def find_gpu(context: Context, built: BackendBuild) -> GpuParts:
 
 
 def read_gpu(context: Context, version: str, *, arch: str, tree: str | None) -> GpuParts:
-    """Look for built GPU backends; see `ci.backends.read_built`."""
+    """Look for built GPU backends; see `ci.backend_records.read_built`."""
     table = load_table(context.layout.table)
     records, reasons = read_built(context, table, version, arch=arch, tree=tree)
     return GpuParts(

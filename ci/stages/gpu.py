@@ -58,7 +58,8 @@ def gpu_stage(
         has_flash_attention: False leaves these kernels out, for a quick trial.
         source_tree: git tree id of the `ggml` folder.
     """
-    is_partial = targets != backend.targets_for(arch) or not has_flash_attention
+    # The Vulkan backend has no such kernels to leave out.
+    is_partial = targets != backend.targets_for(arch) or not (has_flash_attention or backend.kind == "vulkan")
     stubs = tuple(soname for soname in backend.needed if soname not in _REAL)
     target = backend.library.removeprefix("lib").removesuffix(".so")
     return Stage(

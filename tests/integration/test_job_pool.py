@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from ci.engines.jobs import job_pool
-from ci.engines.parallel import run_commands
+from ci.engines.parallel import Ended, run_commands
 from ci.paths import Layout
 from ci.stages.model import Stage, Step
-from tests.conftest import ROOT
+from opencoti import procfs
+from tests.conftest import ROOT, RecordedConsole
 
 EDGES = 12
 POOL = 2
@@ -81,7 +85,11 @@ def running_at_once(logs: list[Path]) -> int:
 
 @pytest.mark.parametrize("engine", ["host", pytest.param("docker", marks=pytest.mark.docker)])
 def test_two_builds_together_run_no_more_compilers_than_one(
-    engine: str, tmp_path: Path, real_layout: Layout, request: pytest.FixtureRequest
+    engine: str,
+    tmp_path: Path,
+    real_layout: Layout,
+    recorded: RecordedConsole,
+    request: pytest.FixtureRequest,
 ) -> None:
     if engine == "docker":
         request.getfixturevalue("docker_daemon")
@@ -90,21 +98,52 @@ def test_two_builds_together_run_no_more_compilers_than_one(
         rules = root / "source" / "rules"
         work = "/src/work" if engine == "docker" else str(root / "source" / "work")
         rules.write_text(f"work = {work}\n{rules.read_text()}")
-    commands = [
-        [
+    commands = {
+        root.name: [
             sys.executable,
             "-c",
             PROGRAM.format(root=str(ROOT), checkout=str(root), cache=str(real_layout.cache), engine=engine),
         ]
         for root in roots
-    ]
+    }
     with job_pool(POOL) as pool:
-        assert run_commands(commands, pool) == [0, 0]
+        ended = run_commands(commands, pool, recorded.console)
+        assert [item.code for item in ended.values()] == [0, 0], recorded.text
         assert pool.refill() == 0, "every byte came back"
     assert running_at_once([root / "log" for root in roots]) == POOL
 
 
-def test_a_command_that_fails_ends_none_of_the_others() -> None:
+def test_a_command_that_fails_ends_none_of_the_others(recorded: RecordedConsole) -> None:
+    program = "import sys; print('out'); print('first\\nlast', file=sys.stderr); raise SystemExit({})"
+    commands = {name: [sys.executable, "-c", program.format(code)] for name, code in (("a", 3), ("b", 0))}
     with job_pool(POOL) as pool:
-        codes = run_commands([[sys.executable, "-c", f"raise SystemExit({code})"] for code in (3, 0)], pool)
-    assert codes == [3, 0]
+        ended = run_commands(commands, pool, recorded.console)
+    assert ended == {"a": Ended(code=3, output=b"out\n"), "b": Ended(code=0, output=b"out\n")}
+    assert sorted(line.split() for line in recorded.text.splitlines()) == sorted(
+        [name, "|", word] for name in commands for word in ("first", "last")
+    )
+
+
+def test_a_command_that_cannot_start_ends_those_before(recorded: RecordedConsole, tmp_path: Path) -> None:
+    waiting = tmp_path / "waits"
+    os.mkfifo(waiting)
+    # It would wait for ever: nobody opens the pipe for writing.
+    commands = {
+        "waits": ["env", f"WAITS={waiting}", "cat", str(waiting)],
+        "missing": [str(tmp_path / "nothing")],
+    }
+    with job_pool(POOL) as pool, pytest.raises(FileNotFoundError):
+        run_commands(commands, pool, recorded.console)
+    assert not [pid for pid in procfs.marked(str(waiting)) if pid != os.getpid()]
+
+
+def test_what_is_wrong_with_each_of_several_builds_is_told(tmp_path: Path) -> None:
+    env = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/no.sock"}
+    words = [sys.executable, "-m", "ci", "build", "vulkan", "rocm", "--engine", "docker", "--json"]
+    ended = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    error = json.loads(ended.stdout)
+    assert (ended.returncode, error["error"]) == (5, "backends-failed")
+    for name in ("vulkan", "rocm"):
+        assert f"{name}: " in error["why"]
+        assert re.search(rf"^ *{name} \| error \[docker-", ended.stderr, re.MULTILINE)
+    assert "no.sock" in error["why"]

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from ci.backends import RECORD, BackendRecord, borrowed_symbols, build_all, read_built
-from ci.build import BuildOptions, backend_folder
+from ci.backend_records import RECORD, BackendRecord, read_built
+from ci.backends import borrowed_symbols
+from ci.build import backend_folder
 from ci.context import Context
 from ci.package.backends import choose_backends
 from ci.package.bundle import bundle_of
 from ci.package.gpu import read_gpu
 from ci.paths import Layout
+from ci.stages.gpu import gpu_stage
 from ci.toolchains.lockfile import LockedFile, lock_text
+from ci.toolchains.recipe import Recipe
 from ci.toolchains.stubs import stub_symbols
 from ci.toolchains.table import Backend, load_table
 from opencoti.document import render_document
 from opencoti.errors import BuildError, ConfigError, OpencotiError, UsageError
 from opencoti.hashing import sha256_bytes, sha256_file
-from tests.conftest import RecordedConsole
 
 TREE = "a" * 40
 LIBRARY = b"\x7fELF of vulkan"
 
 
-@pytest.fixture
-def context(layout: Layout, real_layout: Layout, recorded: RecordedConsole) -> Context:
-    """A checkout with the table, the pins and the tag of this one, and nothing built."""
-    shutil.copytree(real_layout.containers, layout.containers)
-    for folder in (real_layout.pins, real_layout.opencoti_tag.parent):
-        target = layout.root / folder.relative_to(real_layout.root)
-        shutil.copytree(folder, target)
-    return Context(layout=layout, console=recorded.console)
+def stage_key(context: Context) -> str:
+    backend = load_table(context.layout.table).backend("vulkan")
+    stage = gpu_stage(backend, arch="x86_64", targets=(), has_flash_attention=True, source_tree=TREE)
+    return stage.key(Recipe.load(context.layout.containers / "vulkan").image_id)
 
 
 def record(context: Context, **changes: object) -> Path:
@@ -51,6 +48,7 @@ def record(context: Context, **changes: object) -> Path:
         "engine": "docker",
         "toolchain": "vulkan",
         "toolchain_id": "b" * 64,
+        "key": stage_key(context),
     }
     made = BackendRecord.model_validate(fields | changes)
     (folder / RECORD).write_bytes(render_document(made))
@@ -96,21 +94,22 @@ def test_a_record_of_something_else_is_refused(changes: dict[str, object], conte
     assert "tells of another library" in reasons["vulkan"]
 
 
-def test_backends_that_cannot_be_built_are_told_and_remembered(
-    context: Context, recorded: RecordedConsole, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("toolchains.toml", '["-DGGML_VULKAN=ON"]', '["-DGGML_VULKAN=ON", "-DOTHER=1"]'),
+        ("vulkan/debs.lock", 'version = "2025.2-1"', 'version = "2025.2-2"'),
+    ],
+)
+def test_a_backend_that_would_be_built_otherwise_now_is_left_out(
+    file: str, old: str, new: str, context: Context
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    options = BuildOptions(engine="docker", toolchain="wheels", jobs=1, arch="x86_64")
-    with pytest.raises(BuildError) as caught:
-        build_all(context, options)
-    assert caught.value.error_id == "no-backend-built"
-    for name in ("vulkan", "cuda13", "cuda12", "rocm"):
-        assert f"backend {name} is skipped: " in recorded.text
-        assert name in caught.value.why
-    version = next((context.layout.dist / "backends" / "rocm").iterdir()).name.removesuffix(".skipped.json")
-    found, reasons = read_built(context, load_table(context.layout.table), version, arch="x86_64", tree=TREE)
-    assert not found
-    assert "/nowhere/docker.sock" in reasons["rocm"]
+    record(context)
+    path = context.layout.containers / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert "have changed since" in read(context)[1]["vulkan"]
 
 
 def test_of_two_generations_of_cuda_the_newer_goes_in_or_the_one_of_the_flavor() -> None:
