@@ -97,6 +97,7 @@ command("all_backends", "build", "--all", doc="Build the CPU and every GPU backe
 command("package", "package", doc="One executable file with its manifest; builds what is missing or stale.")
 command("verify", "verify", doc="Check an artifact against its manifest, member by member.")
 command("smoke", "smoke", doc="Boot the artifact with a tiny model and ask it something.")
+command("bench", "bench", doc="Measure how fast the artifact computes on this machine.")
 for name, doc in {
     "plan": "What a release would hold and do, and what stands against it; writes nothing.",
     "freeze": "One source tarball for every job of a release.",

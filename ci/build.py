@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,8 @@ class BuildOptions:
         arch: architecture to build for, None for that of this machine.
         archs: GPUs to build for, None for all of the table.
         has_flash_attention: False leaves these kernels out of a GPU backend, for a quick trial.
+        series_until: number of the last patch to apply, empty for the whole series: what benches compare
+            with. Source, build folder and products of such a build lie apart.
     """
 
     engine: EngineName
@@ -42,6 +44,12 @@ class BuildOptions:
     arch: str | None = None
     archs: tuple[str, ...] | None = None
     has_flash_attention: bool = True
+    series_until: str = ""
+
+    @property
+    def suffix(self) -> str:
+        """What names the folders of a build that has not the whole series."""
+        return f"-until-{self.series_until}" if self.series_until else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +111,9 @@ def version_string(context: Context, pin: SourcePin) -> str:
     return f"opencoti-{pin.version}-{read_tag(context.layout.opencoti_tag)}"
 
 
-def prepare_source(context: Context) -> AppliedTree:
+def prepare_source(context: Context, *, until: str = "") -> AppliedTree:
     """Vendor the pinned source and apply the series; both do nothing when nothing changed."""
-    return apply(context.layout, context.console, lane=LANE)
+    return apply(context.layout, context.console, lane=LANE, until=until)
 
 
 def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
@@ -115,7 +123,7 @@ def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
         OpencotiError: any of its kinds, see the commands `vendor` and `apply` and the engines.
     """
     arch = target_arch(options)
-    source = prepare_source(context)
+    source = prepare_source(context, until=options.series_until)
     name = version_string(context, source.pin)
     result = run_stage(
         _stage(source, name, arch, options),
@@ -126,7 +134,8 @@ def build_cpu(context: Context, options: BuildOptions) -> BackendBuild:
         jobs=options.jobs,
         use_cache=options.use_cache,
     )
-    folder = publish(result, backend_folder(context.layout, "cpu", source.pin.version, arch=arch))
+    version = f"{source.pin.version}{options.suffix}"
+    folder = publish(result, backend_folder(context.layout, "cpu", version, arch=arch))
     return BackendBuild(
         backend="cpu", arch=arch, source=source, version_string=name, result=result, folder=folder
     )
@@ -149,7 +158,9 @@ def _stage(source: AppliedTree, name: str, arch: str, options: BuildOptions) -> 
     identity = elf.EngineIdentity(
         version_string=name, patch_set=source.patch_set_hash, upstream_commit=source.pin.commit
     )
-    return elf.cpu_stage(arch=arch, toolchain=options.toolchain, source_tree=source.tree, identity=identity)
+    stage = elf.cpu_stage(arch=arch, toolchain=options.toolchain, source_tree=source.tree, identity=identity)
+    # Not the folder of the whole series: the two would make each other compile everything anew.
+    return replace(stage, folder_name=f"{stage.name}{options.suffix}") if options.suffix else stage
 
 
 def publish(result: StageResult, folder: Path) -> Path:

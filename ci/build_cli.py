@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from ci.ape.cli import add_side_load_option, is_ape
 from ci.context import Context
 from ci.engines.cli import add_engine_options, engine_name, job_count, toolchain_name
+from ci.sources.lanes import add_lane_option
 from ci.stages.elf import CPU_VARIANTS
 from ci.toolchains.names import backend_names
 from opencoti.errors import UsageError
@@ -54,14 +56,17 @@ def register(
         "--series-until",
         default="",
         metavar="NNNN",
-        help="apply the patch series only up to this one (cpu only): the stock server that benches compare with",
+        help="apply the patch series only up to this one (cpu only): the stock server of the benches",
     )
+    add_lane_option(build)
+    add_side_load_option(build)
     add_engine_options(build)
     build.set_defaults(command=run_build)
     make = subparsers.add_parser(
         "make", parents=[common], help="incremental build of the working tree as it is, edits included"
     )
     add_arch_option(make)
+    add_lane_option(make)
     add_engine_options(make)
     make.set_defaults(command=run_make)
     quickstart = subparsers.add_parser(
@@ -106,6 +111,12 @@ def run_build(args: argparse.Namespace, context: Context) -> int:
     load_table(context.layout.table)  # before names are looked up in it: it may be what is wrong
     names = _chosen(args)
     options = options_of(args)
+    if is_ape(args, context):
+        from ci.ape import cli as ape
+
+        if args.series_until:
+            raise _until_error()
+        return ape.run_build(args, names, options, context)
     skipped: Mapping[str, str] = {}
     if len(names) > 1:
         from ci.several import build_several
@@ -142,12 +153,7 @@ def _chosen(args: argparse.Namespace) -> tuple[str, ...]:
         UsageError: `build-nothing`, `build-unknown`, `build-until`.
     """
     if args.series_until and (args.all or args.backends != ["cpu"]):
-        raise UsageError(
-            "build-until",
-            "--series-until goes with the backend cpu alone",
-            why="the patches after it are of the server, which only that build makes",
-            hint="python -m ci build cpu --series-until NNNN",
-        )
+        raise _until_error()
     if args.all:
         return BACKENDS
     if not args.backends:
@@ -162,6 +168,15 @@ def _chosen(args: argparse.Namespace) -> tuple[str, ...]:
                 hint=f"backends are {', '.join(BACKENDS)}",
             )
     return tuple(dict.fromkeys(args.backends))
+
+
+def _until_error() -> UsageError:
+    return UsageError(
+        "build-until",
+        "--series-until goes with the backend cpu of the lane elf alone",
+        why="the patches after it are of the server, which only that build makes",
+        hint="python -m ci build cpu --series-until NNNN",
+    )
 
 
 def _row(backend: str, arch: str, folder: Path, result: StageResult) -> dict[str, object]:
@@ -184,6 +199,10 @@ def _targets(text: str) -> tuple[str, ...]:
 
 def run_make(args: argparse.Namespace, context: Context) -> int:
     """Compile the working tree and print where the server is."""
+    if is_ape(args, context):
+        from ci.ape import cli as ape
+
+        return ape.run_make(options_of(args), context)
     from ci.build import make
     from ci.stages.elf import SERVER
 

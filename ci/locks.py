@@ -44,9 +44,41 @@ def _acquire(handle: int, path: Path, purpose: str, wait: bool) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as exc:
         holder = path.read_text(encoding="utf-8", errors="replace").strip()
-        raise BusyError(
-            "lock-held",
-            f"{purpose} is in use",
-            why=f"process {holder or '?'} holds {path}",
-            hint="wait for that command to end, then run this one again",
-        ) from exc
+        raise _held(purpose, f"process {holder or '?'} holds {path}") from exc
+
+
+@contextmanager
+def folder_lock(folder: Path, purpose: str) -> Iterator[None]:
+    """Hold a folder itself as a lock: for one beside which no file can be made, as on a read-only disk.
+
+    Raises:
+        BusyError: `lock-held`, another process of this project holds it.
+        StorageError: the folder cannot be opened, or its file system has no locks.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise storage_error(exc, f"cannot open {folder}") from exc
+    try:
+        _acquire_folder(handle, folder, purpose)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _acquire_folder(handle: int, folder: Path, purpose: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        raise _held(purpose, f"another process holds {folder}") from exc
+    except OSError as exc:
+        raise storage_error(exc, f"cannot lock {folder}") from exc
+
+
+def _held(purpose: str, why: str) -> BusyError:
+    return BusyError(
+        "lock-held",
+        f"{purpose} is in use",
+        why=why,
+        hint="wait for that command to end, then run this one again",
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ci.backend_records import write_skipped
-from ci.build import BuildOptions, prepare_source, target_arch
+from ci.build import LANE, BuildOptions, prepare_source, target_arch
 from ci.context import Context
 from ci.engines.endpoint import find_endpoint
 from ci.engines.jobs import is_default, shared_pool
@@ -138,7 +138,7 @@ def run_builds(
 
 def _is_elsewhere(options: BuildOptions) -> bool:
     """Tell whether stages would run on another machine; without a daemon they cannot."""
-    if options.engine == "host":
+    if options.engine in ("host", "none"):
         return False
     try:
         return not find_endpoint().socket_path
@@ -150,7 +150,7 @@ def _command(
     name: str, options: BuildOptions, archs: tuple[str, ...] | None, context: Context
 ) -> tuple[str, ...]:
     words = [sys.executable, "-m", "ci", "build", name, "--json", "--engine", options.engine]
-    words += ["--arch", target_arch(options)]
+    words += ["--lane", LANE, "--arch", target_arch(options)]
     words += ["--toolchain", _PINNED if options.toolchain != "system" else "system"]
     words += ["--archs", ",".join(archs)] if archs else []
     words += [] if options.use_cache else ["--no-cache"]

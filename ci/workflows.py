@@ -27,6 +27,8 @@ _RUNNER_ARCH: Final = {"x86_64": "x64", "aarch64": "arm64"}
 _DOWNLOAD: Final = "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1"
 _UPLOAD: Final = "actions/upload-artifact@043fb46d1a93c77aae656e7c1c64a875d1fc6a0a # v7.0.1"
 _PYTHON: Final = ".nox/pipeline/bin/python"
+# What every backend of a release is put through on a device: kinds of evidence, and commands.
+DEVICE_TESTS: Final = ("smoke", "bench")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,7 @@ def _regions(table: Table) -> Mapping[str, tuple[str, ...]]:
     return {
         "backends": tuple(_backend_rows(table)),
         "toolchains": tuple(f"- {name}" for name in dict.fromkeys(b.toolchain for b in table.backends)),
+        "cpu-tests": tuple(_test_lines("cpu")),
         "processors": tuple(f"- {{arch: {arch}, runner: {_HOSTED[arch]}}}" for arch in _archs(table)),
         "devices": tuple(_device_jobs(table)),
         "waivers": tuple(line for backend in table.gpu for line in _waiver_input(backend)),
@@ -96,7 +99,10 @@ def _regions(table: Table) -> Mapping[str, tuple[str, ...]]:
             f"{_waiver(backend).upper()}: ${{{{ inputs.{_waiver(backend)} }}}}" for backend in table.gpu
         ),
         "plan": tuple(_plan_lines(table)),
-        "package": tuple(_package_line(item) for item in released_sets(table)),
+        "package": (
+            *(_take_over_line(backend, arch) for backend in table.backends for arch in backend.hosts),
+            *(_package_line(item) for item in released_sets(table)),
+        ),
         "artifacts": tuple(line for arch in _archs(table) for line in _artifact_upload(arch)),
     }
 
@@ -143,14 +149,20 @@ def _plan_lines(table: Table) -> Iterator[str]:
     yield f"  {' '.join(words)} \\"
     for backend in table.gpu:
         name = _waiver(backend).upper()
-        yield f'  ${{{name}:+--waive "smoke:{backend.name}=${name}"}} \\'
+        waived = " ".join(f'--waive "{kind}:{backend.name}=${name}"' for kind in DEVICE_TESTS)
+        yield f"  ${{{name}:+{waived}}} \\"
     yield "  --json > dist/plan.json"
+
+
+def _take_over_line(backend: Backend, arch: str) -> str:
+    """Return what takes over the stage that another job built; it compiles nothing."""
+    return f"{_PYTHON} -m ci build {backend.name} --arch {arch} --engine none"
 
 
 def _package_line(item: ReleasedSet) -> str:
     flavor = f" --flavor {item.flavor}" if item.flavor else ""
     backends = ",".join(item.backends)
-    return f"{_PYTHON} -m ci package --backends {backends}{flavor} --arch {item.arch} --engine docker"
+    return f"{_PYTHON} -m ci package --backends {backends}{flavor} --arch {item.arch} --engine none"
 
 
 def _artifact_upload(arch: str) -> tuple[str, ...]:
@@ -164,6 +176,10 @@ def _artifact_upload(arch: str) -> tuple[str, ...]:
         "    compression-level: 0",
         "    retention-days: 7",
     )
+
+
+def _test_lines(backend: str) -> Iterator[str]:
+    yield from (f"{_PYTHON} -m ci job {kind} dist/llamafile --backend {backend}" for kind in DEVICE_TESTS)
 
 
 def _device_jobs(table: Table) -> Iterator[str]:
@@ -189,7 +205,7 @@ def _device_job(backend: Backend, arch: str) -> Iterable[str]:
         "    - name: get the frozen source",
         f"      uses: {_DOWNLOAD}",
         "      with:",
-        "        name: source",
+        "        artifact-ids: ${{ inputs.artifact }}",
         "        path: ${{ runner.temp }}",
         "    - name: unpack it",
         "      working-directory: ${{ runner.temp }}",
@@ -207,7 +223,7 @@ def _device_job(backend: Backend, arch: str) -> Iterable[str]:
         "        ./noxw -s pipeline",
         f"        {_PYTHON} -m ci vendor",
         f'        {_PYTHON} -m ci job accept dist/llamafile --digests "$DIGESTS"',
-        f"        {_PYTHON} -m ci job smoke dist/llamafile --backend {backend.name}",
+        *(f"        {line}" for line in _test_lines(backend.name)),
         "    - name: hand over the evidence",
         "      if: ${{ !cancelled() }}",
         f"      uses: {_UPLOAD}",

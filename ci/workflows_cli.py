@@ -53,10 +53,11 @@ def _register_files(verbs: Any, common: argparse.ArgumentParser) -> None:
     accept.add_argument("--whole", action="store_true", help="every listed file must be there")
     accept.set_defaults(command=_accept)
 
-    smoke = verbs.add_parser("smoke", parents=[common], help="smoke-test every artifact that has a backend")
-    smoke.add_argument("folder", type=Path, metavar="DIR")
-    smoke.add_argument("--backend", required=True, metavar="NAME", help="what to compute on")
-    smoke.set_defaults(command=_smoke)
+    for kind, text in (("smoke", "smoke-test"), ("bench", "measure")):
+        test = verbs.add_parser(kind, parents=[common], help=f"{text} every artifact that has a backend")
+        test.add_argument("folder", type=Path, metavar="DIR")
+        test.add_argument("--backend", required=True, metavar="NAME", help="what to compute on")
+        test.set_defaults(command=_test)
 
     collect = verbs.add_parser(
         "collect", parents=[common], help="check evidence from other machines, take it"
@@ -148,10 +149,10 @@ def _accept(args: argparse.Namespace, context: Context) -> int:
     return _paths(list(found), context)
 
 
-def _smoke(args: argparse.Namespace, context: Context) -> int:
-    from ci.workflows_jobs import smoke_all
+def _test(args: argparse.Namespace, context: Context) -> int:
+    from ci.workflows_jobs import run_tests
 
-    return _paths(list(smoke_all(context, args.folder, args.backend)), context)
+    return _paths(list(run_tests(context, args.folder, args.verb, args.backend)), context)
 
 
 def _collect(args: argparse.Namespace, context: Context) -> int:

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ci.context import Context
 from opencoti.errors import ConfigError, OpencotiError, VerificationError, storage_error
@@ -23,6 +23,10 @@ from opencoti.jsonio import parse_strict
 from opencoti.manifest import MANIFEST_SUFFIX, Manifest, load_manifest
 from opencoti.pins import is_tag
 
+if TYPE_CHECKING:
+    from ci.smoke.command import Proof
+
+TestKind = Literal["smoke", "bench"]
 _ARTIFACT_SUFFIX: Final = ".llamafile"
 _TOP_FOLDER: Final = re.compile(r"opencoti-[0-9a-f]{12}")
 _SENDER: Final = re.compile(r"evidence-(?P<backend>[a-z0-9][a-z0-9.]*)-(?P<arch>[a-z0-9_]+)")
@@ -135,17 +139,16 @@ def accept(folder: Path, digests: Mapping[str, str], *, is_whole: bool) -> tuple
     return tuple(found)
 
 
-def smoke_all(context: Context, folder: Path, backend: str) -> tuple[Path, ...]:
-    """Smoke-test every artifact of a folder that has a backend; return the evidence of each.
+def run_tests(context: Context, folder: Path, kind: TestKind, backend: str) -> tuple[Path, ...]:
+    """Test every artifact of a folder that has a backend, on a device; return the evidence of each.
 
-    All are tested before the first failure is raised.
+    All are tested before the first failure is raised. What plays a device in software does not count here.
 
     Raises:
         ConfigError: `job-nothing-to-test`.
-        OpencotiError: as `ci.smoke.command.prove`.
+        OpencotiError: as `ci.smoke.command.prove`, `ci.smoke.gpu_command.prove_gpu` and
+            `ci.smoke.bench_command.measure`.
     """
-    from ci.smoke.command import prove
-
     mine = [path for path in _files(folder) if _has_backend(path, backend)]
     if not mine:
         raise ConfigError(
@@ -157,13 +160,24 @@ def smoke_all(context: Context, folder: Path, backend: str) -> tuple[Path, ...]:
     for manifest in mine:
         artifact = manifest.with_name(manifest.name.removesuffix(MANIFEST_SUFFIX))
         try:
-            proofs.append(prove(context, artifact, backend=backend).path)
+            proofs.append(_test(context, artifact, kind, backend).path)
         except OpencotiError as error:
             context.console.error(error)
             failures.append(error)
     if failures:
         raise failures[0]
     return tuple(proofs)
+
+
+def _test(context: Context, artifact: Path, kind: TestKind, backend: str) -> Proof:
+    from ci.smoke.bench_command import measure
+    from ci.smoke.command import prove
+    from ci.smoke.gpu_command import GpuOptions, prove_gpu
+
+    options = GpuOptions(engine="host")
+    if kind == "bench":
+        return measure(context, artifact, backend, options)
+    return prove(context, artifact) if backend == "cpu" else prove_gpu(context, artifact, backend, options)
 
 
 def collect_evidence(origin: Path, target: Path, digests: Mapping[str, str]) -> tuple[Path, ...]:

@@ -22,6 +22,8 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
 Timestamp = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class TestedArtifact(DocumentPart):
@@ -122,6 +124,54 @@ class SmokeResult(DocumentPart):
     comparison: Comparison | None = None
 
 
+class ModelFile(DocumentPart):
+    """The model that was computed with."""
+
+    name: Text
+    sha256: Sha256
+    size: Count
+
+
+class BenchSample(DocumentPart):
+    """One measured request: the engine's own times, and `wall_s` from outside, which is never shorter."""
+
+    prompt_s: PositiveSeconds
+    completion_s: PositiveSeconds
+    wall_s: PositiveSeconds
+
+
+class BenchResult(DocumentPart):
+    """How fast it was.
+
+    Each request processed `prompt_tokens` and then made `completion_tokens`, the first of which comes with
+    the prompt. `cached_tokens` were taken over from an earlier request and count as no work. Rates are tokens
+    per second, the median of the samples.
+    """
+
+    model: ModelFile
+    threads: Count
+    prompt_tokens: Annotated[int, Field(ge=1)]
+    completion_tokens: Annotated[int, Field(ge=2)]
+    cached_tokens: Count
+    warm_ups: Count
+    samples: Annotated[tuple[BenchSample, ...], Field(min_length=1)]
+    prompt_per_second: Rate
+    completion_per_second: Rate
+    identity: BuildIdentity | None = None
+    cpu_variant: Text | None = None
+    dsos: tuple[MappedFile, ...] = ()
+    drivers: tuple[MappedFile, ...] = ()
+    offload: Offload | None = None
+
+    @model_validator(mode="after")
+    def _check_work(self) -> Self:
+        if self.cached_tokens:
+            raise ValueError("cached tokens are no work: such a request measures nothing")
+        if any(sample.prompt_s + sample.completion_s > sample.wall_s for sample in self.samples):
+            raise ValueError("a request cannot have been shorter than what it is made of")
+        return self
+
+
 class LoadResult(DocumentPart):
     """What was found in a backend library without a device.
 
@@ -147,11 +197,12 @@ class Failure(DocumentPart):
 class Evidence(DocumentPart):
     """One test of one artifact on one device; `test_version` counts changes of what is tested.
 
-    Kind `load` is what can be said of a backend on a machine without its device. It is no smoke test.
+    Kind `bench` says how fast it computes. Kind `load` is what can be said of a backend on a machine without
+    its device: it is no smoke test.
     """
 
     schema_id: Literal["opencoti.evidence/1"] = Field(alias="schema", default="opencoti.evidence/1")
-    kind: Literal["smoke", "load"]
+    kind: Literal["smoke", "bench", "load"]
     test_version: Count = 0
     artifact: TestedArtifact
     device: Device
@@ -160,20 +211,29 @@ class Evidence(DocumentPart):
     started: Timestamp
     passed: bool
     result: SmokeResult | None = None
+    measured: BenchResult | None = None
     loaded: LoadResult | None = None
     failure: Failure | None = None
     not_tested: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
     def _check_outcome(self) -> Self:
-        result = self.result if self.kind == "smoke" else self.loaded
+        result = {"smoke": self.result, "bench": self.measured, "load": self.loaded}[self.kind]
         if self.passed and (result is None or self.failure is not None):
             raise ValueError("evidence of a passed test has a result and no failure")
         if self.kind == "load" and not self.not_tested:
             raise ValueError("evidence without a device says what was not tested")
         if not self.passed and self.failure is None:
             raise ValueError("evidence of a failed test says why")
+        if self.measured is not None and (self.measured.offload is None) != (self.backend == "cpu"):
+            raise ValueError("a device that was measured is one that the layers were on")
         return self
+
+    @property
+    def is_of_a_device(self) -> bool:
+        """Whether real hardware did it; what emulates a processor or a device proves nothing of one."""
+        played = any(item.is_software for item in self.device.accelerators)
+        return self.device.emulator is None and not played
 
 
 def load_evidence(data: bytes, origin: str = "the evidence") -> Evidence:

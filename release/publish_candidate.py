@@ -256,7 +256,8 @@ def _require_evidence(folder: Path, index: ReleaseIndex, plan: Plan, files: dict
         evidence = load_evidence(file.path.read_bytes(), str(file.path))
         if not evidence.passed or evidence.artifact.sha256 != item.artifact_sha256:
             raise _unproven(item.name, "it says that the test failed, or is of other bytes")
-        proven.add((item.artifact_sha256, f"{item.kind}:{item.backend}"))
+        if evidence.is_of_a_device:
+            proven.add((item.artifact_sha256, f"{evidence.kind}:{evidence.backend}"))
     waived = {waiver.name for waiver in index.waivers}
     for artifact in index.artifacts:
         for kind in plan.required_evidence:

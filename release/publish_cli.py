@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.context import Context
-from ci.locks import exclusive_lock
+from ci.locks import exclusive_lock, folder_lock
 from opencoti.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def run_publish(args: argparse.Namespace, context: Context, clock: Clock) -> int
     folder = args.dir or context.layout.dist / "release" / args.tag
     is_github = args.to == "github"
     console = context.console
-    with exclusive_lock(folder.parent / f".{args.tag}.lock", f"the release in {folder}"):
+    with publish_lock(folder, args.tag, can_write=os.access(folder.parent, os.W_OK)):
         console.step(f"check {folder}")
         candidate = load_candidate(
             folder,
@@ -112,6 +112,24 @@ def run_publish(args: argparse.Namespace, context: Context, clock: Clock) -> int
             done = publish(candidate, remote, options, patience)
     console.result(_text(done), _data(done, candidate))
     return 0
+
+
+def publish_lock(folder: Path, tag: str, *, can_write: bool) -> AbstractContextManager[None]:
+    """Return the lock of a staged release, the one that `stage` takes too.
+
+    Publishing writes nothing there. Where nothing can be written (`can_write` is False), nobody stages
+    either, and publishers keep each other out by the folder itself. What is not there needs no lock.
+
+    Raises:
+        BusyError: `lock-held`, once the lock is entered.
+        StorageError: the lock cannot be had.
+    """
+    purpose = f"the release in {folder}"
+    if not folder.is_dir():
+        return nullcontext()
+    if not can_write:
+        return folder_lock(folder, purpose)
+    return exclusive_lock(folder.parent / f".{tag}.lock", purpose)
 
 
 @contextmanager

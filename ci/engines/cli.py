@@ -20,7 +20,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=get_args(EngineName),
         default=None,
-        help=f"what runs the stages (default: ${ENGINE_VARIABLE}, else auto: docker if it works, else host)",
+        help=f"what runs the stages (default: ${ENGINE_VARIABLE}, else auto: docker if it works, else host); "
+        "none: nothing is compiled, images built all of it before",
     )
     parser.add_argument(
         "--toolchain",

@@ -1,4 +1,4 @@
-"""Choosing an engine: `host`, `docker`, or `auto`, which is docker where it works and host elsewhere."""
+"""Choosing an engine: `host`, `docker`, `auto` (docker where it works and host elsewhere), or `none`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ci.engines.docker import DockerEngine
 from ci.engines.endpoint import find_endpoint, probe, uses_tls
 from ci.engines.host import HostEngine
 from ci.engines.model import Engine, PreparedToolchain
+from ci.engines.none import NoEngine
 from ci.engines.tunnel import open_tunnel
 from ci.paths import Layout
 from ci.stages.model import Stage
@@ -16,7 +17,7 @@ from ci.toolchains.host import SYSTEM
 from opencoti.console import Console
 from opencoti.errors import MissingError, NetworkError, OpencotiError, StorageError
 
-EngineName = Literal["auto", "host", "docker"]
+EngineName = Literal["auto", "host", "docker", "none"]
 
 
 def select_engine(name: EngineName, layout: Layout, console: Console, *, is_strict: bool = False) -> Engine:
@@ -31,6 +32,8 @@ def select_engine(name: EngineName, layout: Layout, console: Console, *, is_stri
     """
     if name == "host":
         return HostEngine(layout, is_strict=is_strict)
+    if name == "none":
+        return NoEngine(layout)
     if name == "docker":
         return _docker(layout, console, is_strict=is_strict)
     if name == "auto":

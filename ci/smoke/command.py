@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ci.context import Context
@@ -13,8 +15,8 @@ from ci.smoke.emulation import find_emulator
 from ci.smoke.identity import Expected
 from ci.smoke.model import VOCABULARY, cached_model
 from ci.smoke.run import TEST_VERSION, Plan, describe, device_of, failed, smoke
-from opencoti.errors import ConfigError, MissingError, UsageError, VerificationError
-from opencoti.evidence import Device, Evidence, SmokeResult, dump_evidence, load_evidence
+from opencoti.errors import ConfigError, MissingError, OpencotiError, UsageError, VerificationError
+from opencoti.evidence import BenchResult, Device, Evidence, SmokeResult, dump_evidence, load_evidence
 from opencoti.files import write_atomic
 from opencoti.manifest import MANIFEST_SUFFIX, Manifest, load_manifest
 
@@ -65,10 +67,20 @@ def prove(
     if emulator is not None:
         plan = replace(plan, emulator=emulator)
         context.console.info(f"{artifact.name} is for {emulator.arch}: it runs under {emulator.program}")
+    return keep(context, path, partial(smoke, plan, context.console), partial(failed, plan))
+
+
+def keep(
+    context: Context,
+    path: Path,
+    test: Callable[[], Evidence],
+    failed_with: Callable[[OpencotiError], Evidence],
+) -> Proof:
+    """Run a test and write its evidence to `path`, also that of a failure, which is raised again."""
     try:
-        evidence = smoke(plan, context.console)
+        evidence = test()
     except VerificationError as error:
-        write_atomic(path, dump_evidence(failed(plan, error)))
+        write_atomic(path, dump_evidence(failed_with(error)))
         raise
     write_atomic(path, dump_evidence(evidence))
     context.console.info(f"evidence: {path}")
@@ -147,7 +159,10 @@ def manifest_beside(artifact: Path) -> Manifest | None:
 def summary(proof: Proof) -> str:
     """Say in a few lines what was found."""
     evidence = proof.evidence
-    found = _result_lines(evidence.result) if evidence.result else _load_lines(evidence)
+    if evidence.result is not None:
+        found = _result_lines(evidence.result)
+    else:
+        found = _load_lines(evidence) if evidence.measured is None else _bench_lines(evidence.measured)
     lines = [
         *found,
         *([f"  emulated: {emulator}"] if (emulator := evidence.device.emulator) else []),
@@ -180,6 +195,17 @@ def _result_lines(result: SmokeResult) -> list[str]:
             f"  tokens equal to the CPU's: {compared.equal} of {compared.tokens}, "
             f"log-probabilities at most {compared.max_difference:.4f} apart"
         )
+    return lines
+
+
+def _bench_lines(result: BenchResult) -> list[str]:
+    lines = [
+        f"  prompt: {result.prompt_per_second:.1f} tokens/s, {result.prompt_tokens} per request",
+        f"  completion: {result.completion_per_second:.1f} tokens/s, {result.completion_tokens} per request",
+        f"  median of {len(result.samples)} requests, {result.threads} threads, model {result.model.name}",
+    ]
+    if (offload := result.offload) is not None:
+        lines.append(f"  on {offload.device}: {offload.layers} of {offload.layers} layers")
     return lines
 
 

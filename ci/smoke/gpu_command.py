@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -13,6 +14,7 @@ from ci.context import Context
 from ci.smoke.command import (
     Proof,
     evidence_path,
+    keep,
     make_plan,
     manifest_beside,
     require_file,
@@ -55,6 +57,16 @@ class GpuOptions:
     model: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class GpuRequest:
+    """An artifact, and the one of its backends that is meant."""
+
+    artifact: Path
+    row: Backend
+    manifest: Manifest
+    dso: Dso
+
+
 def prove_gpu(context: Context, artifact: Path, backend: str, options: GpuOptions) -> Proof:
     """Test one GPU backend of an artifact and write the evidence, also of a failure.
 
@@ -67,6 +79,30 @@ def prove_gpu(context: Context, artifact: Path, backend: str, options: GpuOption
         MissingError: `smoke-no-device`, unless that is allowed; the evidence is written before.
         VerificationError: it does not do what it must.
     """
+    request = gpu_request(context, artifact, backend)
+    with planned(context, request, options) as plan:
+        if plan is not None:
+            path = evidence_path(context.layout, plan.artifact, plan.backend)
+            return keep(context, path, partial(smoke, plan, context.console), partial(failed, plan))
+    load = LoadPlan(
+        artifact=request.artifact,
+        manifest=request.manifest,
+        dso=request.dso,
+        backend=request.row,
+        layout=context.layout,
+    )
+    return _load(context, load, is_enough=options.is_load_enough)
+
+
+def gpu_request(context: Context, artifact: Path, backend: str) -> GpuRequest:
+    """Return what is to be tested.
+
+    Raises:
+        UsageError: `artifact-not-found`, `backend-not-in-table`, `smoke-backend-absent`,
+            `smoke-gpu-emulated`.
+        ConfigError: `smoke-no-manifest`.
+        MissingError: `smoke-needs-linux`.
+    """
     require_linux()
     artifact = require_file(artifact)
     row = load_table(context.layout.table).backend(backend)
@@ -78,24 +114,20 @@ def prove_gpu(context: Context, artifact: Path, backend: str, options: GpuOption
             f"{artifact.name} is for {manifest.arch}: no GPU backend can be tested under an emulator",
             hint=f"test it on a machine with {manifest.arch}",
         )
-    with _planned(context, artifact, row, options) as plan:
-        if plan is not None:
-            return _smoke(context, plan)
-    load = LoadPlan(artifact=artifact, manifest=manifest, dso=dso, backend=row, layout=context.layout)
-    return _load(context, load, is_enough=options.is_load_enough)
+    return GpuRequest(artifact=artifact, row=row, manifest=manifest, dso=dso)
 
 
 @contextmanager
-def _planned(context: Context, artifact: Path, row: Backend, options: GpuOptions) -> Iterator[Plan | None]:
+def planned(context: Context, request: GpuRequest, options: GpuOptions) -> Iterator[Plan | None]:
     """Yield a plan with a device, None where there is none."""
-    vocabulary = SMALL_VOCABULARY
+    row = request.row
     plan = make_plan(
         context.layout,
-        artifact,
+        request.artifact,
         backend=row.name,
         keep_home=options.keep_home,
         model=options.model,
-        vocabulary=vocabulary,
+        vocabulary=SMALL_VOCABULARY,
     )
     target = find_target(row, os.environ) if options.engine != "docker" else None
     with ExitStack() as stack:
@@ -127,18 +159,6 @@ def software_target(context: Context, row: Backend) -> Target:
         variables={VISIBLE: "0"},
         accelerators=(Accelerator(name="llvmpipe", is_software=True, driver=driver),),
     )
-
-
-def _smoke(context: Context, plan: Plan) -> Proof:
-    path = evidence_path(context.layout, plan.artifact, plan.backend)
-    try:
-        evidence = smoke(plan, context.console)
-    except VerificationError as error:
-        write_atomic(path, dump_evidence(failed(plan, error)))
-        raise
-    write_atomic(path, dump_evidence(evidence))
-    context.console.info(f"evidence: {path}")
-    return Proof(evidence=evidence, path=path)
 
 
 def _load(context: Context, plan: LoadPlan, *, is_enough: bool) -> Proof:

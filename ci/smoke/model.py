@@ -53,8 +53,14 @@ class Shape:
         return self.width // self.heads * self.kv_heads
 
 
-def cached_model(layout: Layout, vocab_gguf: Path, *, seed: int = 0) -> Path:
-    """Return the tiny model of this vocabulary from the build cache; make it when it is not there.
+WIDE: Final = Shape(layers=4, width=256, feed_forward=512, heads=4, kv_heads=2, context=1 << 17)
+"""Wide enough that attention over a long context costs what it costs in real models: most of the time."""
+
+
+def cached_model(layout: Layout, vocab_gguf: Path, *, seed: int = 0, shape: Shape | None = None) -> Path:
+    """Return the model of this vocabulary and shape from the build cache; make it when it is not there.
+
+    Without a `shape` it is the tiny one.
 
     Raises:
         ConfigError: `vocabulary-missing`, `vocabulary-malformed`.
@@ -66,24 +72,26 @@ def cached_model(layout: Layout, vocab_gguf: Path, *, seed: int = 0) -> Path:
             f"there is no vocabulary {vocab_gguf}",
             hint="unpack the pinned source first: `./noxw -s vendor`",
         )
-    key = sha256_bytes(f"{sha256_file(vocab_gguf)} {GENERATOR_VERSION} {seed} {Shape()}".encode())
-    path = layout.cache / "models" / f"tiny-{_ARCHITECTURE}-{key[:16]}.gguf"
-    return kept_file(path, lambda out: make_tiny_model(vocab_gguf, out, seed=seed))
+    key = sha256_bytes(f"{sha256_file(vocab_gguf)} {GENERATOR_VERSION} {seed} {shape or Shape()}".encode())
+    name = "tiny" if shape is None else f"wide{shape.width}"
+    path = layout.cache / "models" / f"{name}-{_ARCHITECTURE}-{key[:16]}.gguf"
+    return kept_file(path, lambda out: make_tiny_model(vocab_gguf, out, seed=seed, shape=shape))
 
 
-def make_tiny_model(vocab_gguf: Path, out: Path, *, seed: int = 0) -> Path:
+def make_tiny_model(vocab_gguf: Path, out: Path, *, seed: int = 0, shape: Shape | None = None) -> Path:
     """Write a random model with the vocabulary of `vocab_gguf`; the same arguments give the same bytes.
 
     Args:
         vocab_gguf: a GGUF file of a qwen2 or llama tokenizer; tensors in it are ignored.
         out: the file to write, whole or not at all.
         seed: another seed gives other weights.
+        shape: its dimensions, those of the tiny one if not given.
 
     Raises:
         ConfigError: `vocabulary-malformed`.
         StorageError: `out` cannot be written.
     """
-    shape = Shape()
+    shape = shape or Shape()
     vocabulary = _read_vocabulary(vocab_gguf)
     tokens = vocabulary["tokenizer.ggml.tokens"].length
     tensors = list(_tensors(shape, tokens, _Noise(seed)))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ci.context import Context
 from opencoti.errors import storage_error
+from release.planning.cli import add_key_options, keys_of
+
+if TYPE_CHECKING:
+    from release.notes.make import Before
 
 
 def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
@@ -16,12 +21,38 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
         "notes", parents=[common], help="write the generated part of a release's text anew, and nothing else"
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the staged release")
-    parser.add_argument("--previous", type=Path, metavar="DIR", help="the release before, to compare with")
+    add_previous_option(parser)
+    add_key_options(parser)
     parser.add_argument(
         "--body", type=Path, metavar="FILE", help="text whose generated part is rewritten (DIR/NOTES.md)"
     )
     parser.add_argument("--check", action="store_true", help="only say whether it would change (code 6)")
     parser.set_defaults(command=_notes)
+
+
+def add_previous_option(parser: argparse.ArgumentParser) -> None:
+    """Add what the text of a release compares it with."""
+    parser.add_argument(
+        "--previous",
+        metavar="WHERE",
+        help="the release before, to compare with: a folder, or the newest of github, dir:PATH or an address",
+    )
+
+
+def previous_of(args: argparse.Namespace, context: Context, *, repo: str, tag: str) -> Before | None:
+    """Return the release that `--previous` names. Raises as `read_previous`."""
+    from release.notes.before import read_previous
+
+    if args.previous is None:
+        return None
+    return read_previous(
+        args.previous,
+        repo=repo,
+        tag=tag,
+        keys=lambda: keys_of(args),
+        now=datetime.now(UTC),
+        console=context.console,
+    )
 
 
 def _notes(args: argparse.Namespace, context: Context) -> int:
@@ -38,7 +69,7 @@ def _notes(args: argparse.Namespace, context: Context) -> int:
         release.index,
         release.manifests,
         evidence=[read_evidence(args.folder / item.name).evidence for item in release.index.evidence],
-        before=None if args.previous is None else read_before(args.previous),
+        before=previous_of(args, context, repo=release.index.repo, tag=release.index.tag),
         keys=shipped_root(),
     )
     path = args.body or args.folder / NOTES_NAME

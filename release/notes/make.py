@@ -44,6 +44,7 @@ def make_notes(
         _upstream(manifests, before),
         _files(index, before),
         _measured(index, manifests, evidence),
+        _speed(index, evidence),
         _waivers(index),
         _patches(manifests, before),
         _verification(index, keys),
@@ -130,21 +131,49 @@ def _archs(backend: BackendRequirement, manifest: Manifest | None) -> str:
 def _tested(
     artifact: ReleasedArtifact, backend: str, evidence: Iterable[Evidence], index: ReleaseIndex
 ) -> str:
-    found = [
-        f"{_device(item)} ({item.kind})"
-        for item in evidence
-        if item.artifact.sha256 == artifact.sha256 and item.backend == backend and item.passed
-    ]
+    found: dict[str, list[str]] = {}
+    for item in evidence:
+        if item.artifact.sha256 == artifact.sha256 and item.backend == backend and item.passed:
+            found.setdefault(_device(item), []).append(item.kind)
     if found:
-        return "; ".join(found)
+        return "; ".join(f"{device} ({', '.join(kinds)})" for device, kinds in found.items())
     listed = [item.kind for item in index.evidence
               if item.artifact_sha256 == artifact.sha256 and item.backend == backend]  # fmt: skip
     return ", ".join(listed) or "**not tested**"
 
 
 def _device(item: Evidence) -> str:
-    driver = f", driver {_text(item.device.driver)}" if item.device.driver else ""
-    return _text(item.device.cpu_model) + driver
+    """Name what computed: the accelerators, else the processor; and say so where neither is real."""
+    names = [_named(item.name, item.driver, is_played=item.is_software) for item in item.device.accelerators]
+    emulator = item.device.emulator
+    cpu = _named(item.device.cpu_model, item.device.driver) + (
+        f", under {_text(emulator)}" if emulator else ""
+    )
+    return " and ".join(names) or cpu
+
+
+def _named(name: str, driver: str | None, *, is_played: bool = False) -> str:
+    words = f", driver {_text(driver)}" if driver else ""
+    return _text(name) + words + (", in software" if is_played else "")
+
+
+def _speed(index: ReleaseIndex, evidence: Sequence[Evidence]) -> str:
+    """Return the figures of the benches; nothing where there are none."""
+    rows = [
+        f"| `{artifact.name}` | {item.backend} | {_device(item)} | {item.measured.prompt_per_second:.0f} "
+        f"| {item.measured.completion_per_second:.1f} |"
+        for artifact in index.artifacts
+        for item in evidence
+        if item.measured is not None and item.artifact.sha256 == artifact.sha256
+    ]
+    if not rows:
+        return ""
+    head = (
+        "## Speed, tokens per second\n\nMedians with the tiny model of the tests: to compare devices and "
+        "releases with, not what a model in use reaches.\n\n"
+        "| file | backend | device | prompt | completion |\n|---|---|---|---|---|\n"
+    )
+    return head + "\n".join(rows)
 
 
 def _waivers(index: ReleaseIndex) -> str:

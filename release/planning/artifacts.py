@@ -113,8 +113,8 @@ def _evidence(
         for item in found
         if item.name == name and artifact.sha256 is not None
         and item.evidence.artifact.sha256 == artifact.sha256
-        # What ran under an emulator proves no device; a release says so by waiving the proof.
-        and item.evidence.device.emulator is None
+        # What was emulated proves no device; a release says so by waiving the proof.
+        and item.evidence.is_of_a_device
     ]  # fmt: skip
     state: Literal["present", "missing", "failed", "waived"] = "present"
     if any(not item.evidence.passed for item in mine):

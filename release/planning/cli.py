@@ -64,7 +64,10 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="release without this proof; stands in the public index",
     )
     parser.add_argument(
-        "--require", default="smoke", metavar="LIST", help="kinds of evidence per backend (default smoke)"
+        "--require",
+        default="smoke,bench",
+        metavar="LIST",
+        help="kinds of evidence per backend (default: smoke,bench)",
     )
     parser.add_argument("--engine", default="auto", help="engine of the build commands in the plan")
     parser.add_argument(

@@ -22,31 +22,26 @@ from ci.sources.vendoring import origin_text
 from ci.toolchains.table import load_table
 from opencoti.errors import ConfigError, OpencotiError, VerificationError
 from opencoti.hashing import sha256_file
-from opencoti.manifest import CHUNKS_SUFFIX, MANIFEST_SUFFIX
-from opencoti.minisign import SIGNATURE_SUFFIX
-from opencoti.trust.comment import INDEX_NAME, render_time
+from opencoti.trust.comment import render_time
 from release.planning.artifacts import Cut, plan_artifacts, plan_backends, plan_evidence
+from release.planning.assets import plan_assets
 from release.planning.limits import asset_problems, check_limits
 from release.planning.local import LocalArtifact, find_artifacts, find_evidence, find_recipes, recipe_hash
 from release.planning.model import (
-    PLAN_NAME,
     Plan,
     PlannedArtifact,
-    PlannedAsset,
-    PlannedEvidence,
     PlannedImage,
     PlannedPin,
     PlannedSource,
     SeenRemote,
     problem_of,
 )
-from release.planning.names import ROOT_PATTERNS, SBOM_SUFFIX, TRUST_FOLDER, provenance_name
+from release.planning.names import ROOT_PATTERNS, TRUST_FOLDER
 from release.planning.phases import plan_phases
 from release.planning.remote_readers import require_sequence
 from release.planning.remote_view import RemoteFacts
 from release.planning.request import Request
 from release.planning.used_tags import read_used_tags
-from release.sums import SUMS_NAME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,41 +128,6 @@ def _hosts(table: Path) -> dict[str, tuple[str, ...]]:
     if not table.is_file():
         return {}
     return {backend.name: backend.hosts for backend in load_table(table).backends}
-
-
-def plan_assets(
-    tag: str,
-    artifacts: Sequence[PlannedArtifact],
-    evidence: Sequence[PlannedEvidence],
-    *,
-    roots: Sequence[str] = (),
-) -> tuple[PlannedAsset, ...]:
-    """Return every file of the release, sorted by name."""
-    found = [asset for artifact in artifacts for asset in _of_artifact(artifact)]
-    proofs = {name for item in evidence for name in item.files}
-    missing = {
-        f"{item.artifact}.{item.name.replace(':', '-')}.json" for item in evidence if item.state == "missing"
-    }
-    found += [PlannedAsset(name=name, kind="evidence") for name in proofs | missing]
-    found += [PlannedAsset(name=name, kind="root") for name in roots]
-    found.append(PlannedAsset(name=INDEX_NAME, kind="index"))
-    found.append(PlannedAsset(name=INDEX_NAME + SIGNATURE_SUFFIX, kind="signature"))
-    found.append(PlannedAsset(name=SUMS_NAME, kind="sums"))
-    found.append(PlannedAsset(name=SUMS_NAME + SIGNATURE_SUFFIX, kind="signature"))
-    found.append(PlannedAsset(name=PLAN_NAME, kind="plan"))
-    found.append(PlannedAsset(name=provenance_name(tag), kind="provenance"))
-    return tuple(sorted(found, key=lambda asset: asset.name))
-
-
-def _of_artifact(artifact: PlannedArtifact) -> Iterator[PlannedAsset]:
-    if artifact.parts:
-        yield from (PlannedAsset(name=part.name, kind="part", size=part.size) for part in artifact.parts)
-    else:
-        yield PlannedAsset(name=artifact.name, kind="artifact", size=artifact.size)
-    yield PlannedAsset(name=artifact.name + MANIFEST_SUFFIX, kind="manifest")
-    yield PlannedAsset(name=artifact.name + MANIFEST_SUFFIX + SIGNATURE_SUFFIX, kind="signature")
-    yield PlannedAsset(name=artifact.name + CHUNKS_SUFFIX, kind="chunks")
-    yield PlannedAsset(name=artifact.name + SBOM_SUFFIX, kind="sbom")
 
 
 def _problems(facts: _Facts, cut: Cut, artifacts: Sequence[PlannedArtifact]) -> Iterator[OpencotiError]:

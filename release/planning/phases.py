@@ -11,6 +11,8 @@ from release.planning.request import Request
 
 _CI = ("python", "-m", "ci")
 _RELEASE = ("python", "-m", "release")
+# Kinds of evidence that a command of the same name makes.
+_TESTS = ("smoke", "bench")
 
 
 def plan_phases(
@@ -45,16 +47,17 @@ def _check_words(target: str) -> tuple[str, ...]:
 def _build(
     request: Request, engines: Iterable[PlannedArtifact], host_arch: str
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what compiles, from scratch. `package` compiles the engine itself: a build without caches leaves
+    nothing that it could take.
+    """
     by_arch: dict[str, list[PlannedArtifact]] = {}
     for artifact in engines:
         by_arch.setdefault(artifact.arch, []).append(artifact)
     for arch, items in by_arch.items():
-        words = () if arch == host_arch else ("--arch", arch)
-        backends = tuple(dict.fromkeys(name for item in items for name in item.backends))
-        yield (
-            "build",
-            (*_CI, "build", *backends, "--engine", request.engine, "--no-cache", *words),
-        )
+        words = ("--engine", request.engine, "--no-cache", *(() if arch == host_arch else ("--arch", arch)))
+        gpu = dict.fromkeys(name for item in items for name in item.backends if name != "cpu")
+        if gpu:
+            yield "build", (*_CI, "build", *gpu, *words)
         for item in items:
             flavor = () if item.flavor is None else ("--flavor", item.flavor)
             yield "package", (*_CI, "package", "--backends", ",".join(item.backends), *flavor, *words)
@@ -64,8 +67,9 @@ def _prove(request: Request, artifact: PlannedArtifact) -> Iterator[tuple[str, t
     path = f"dist/llamafile/{artifact.name}"
     yield "verify", (*_CI, "verify", path)
     for backend in artifact.backends:
-        if "smoke" in request.kinds:
-            yield "smoke", (*_CI, "smoke", path, "--backend", backend)
+        for kind in _TESTS:
+            if kind in request.kinds:
+                yield kind, (*_CI, kind, path, "--backend", backend)
 
 
 def _signed(folder: str, artifacts: Iterable[PlannedArtifact]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from release.planning.limits import GITHUB
 from release.planning.model import PlannedLimits
 
 KINDS: Final[tuple[str, ...]] = get_args(Evidence.model_fields["kind"].annotation)
+DEFAULT_KINDS: Final = ("smoke", "bench")
 DEFAULT_DAYS: Final = 365
 _MAX_REASON: Final = 1000
 _CUDA: Final = ("cuda12", "cuda13")
@@ -45,7 +46,7 @@ class Request:
     backends: tuple[str, ...] | None = None
     flavors: tuple[str, ...] = ()
     archs: tuple[str, ...] | None = None
-    kinds: tuple[str, ...] = ("smoke",)
+    kinds: tuple[str, ...] = DEFAULT_KINDS
     waivers: tuple[Waiver, ...] = ()
     engine: str = "auto"
     target: str = "github"
@@ -63,15 +64,24 @@ def parse_waivers(words: Sequence[str]) -> tuple[Waiver, ...]:
     for word in words:
         name, _, reason = word.partition("=")
         is_known = _WAIVER.fullmatch(name) and name.split(":")[1] in KNOWN
-        if not is_known or not 0 < len(reason.strip()) <= _MAX_REASON or name in waivers:
+        if not is_known or not is_reason(reason.strip()) or name in waivers:
             raise UsageError(
                 "waiver-malformed",
                 f"cannot read the waiver {word[:80]!r}",
                 hint=f"it has the form KIND:BACKEND=REASON, once each; KIND is one of {', '.join(KINDS)}, "
-                f"backend; BACKEND is one of {', '.join(KNOWN)}; REASON has at most {_MAX_REASON} characters",
+                f"backend; BACKEND is one of {', '.join(KNOWN)}; REASON is one line of at most {_MAX_REASON} "
+                "printable characters",
             )
         waivers[name] = Waiver(name=name, reason=reason.strip())
     return tuple(waivers[name] for name in sorted(waivers))
+
+
+def is_reason(text: str) -> bool:
+    """Tell whether a reason can be published: one line, without anything that a reader would not see.
+
+    Control characters move the cursor of a terminal, and others reverse what stands beside them.
+    """
+    return 0 < len(text) <= _MAX_REASON and text.isprintable() and text == text.strip()
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:

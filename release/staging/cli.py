@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci.context import Context
 from opencoti.errors import UsageError, storage_error
+from release.notes.cli import add_previous_option, previous_of
 from release.planning.cli import add_plan_options, plan_of
 
 if TYPE_CHECKING:
@@ -24,19 +25,18 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="what `plan --json` printed (default: plan now)"
     )
-    parser.add_argument("--previous", type=Path, metavar="DIR", help="the release before, for the notes")
+    add_previous_option(parser)
     add_plan_options(parser)
     parser.set_defaults(command=_stage)
 
 
 def _stage(args: argparse.Namespace, context: Context) -> int:
-    from release.notes.before import read_before
     from release.staging.stage import stage
 
     plan = _read(args.plan) if args.plan is not None else _plan_now(args, context)
     if args.tag is not None and args.tag != plan.tag:
         raise UsageError("bad-usage", f"--tag {args.tag[:80]} is not that of the plan, {plan.tag}")
-    before = None if args.previous is None else read_before(args.previous)
+    before = previous_of(args, context, repo=plan.repo, tag=plan.tag)
     done = stage(context, plan, before=before)
     if not done.is_new:
         context.console.info(f"{done.folder}: already staged, nothing to do")

@@ -34,14 +34,17 @@ def gather(plan: Plan, artifacts: Sequence[LocalArtifact], evidence: Sequence[Lo
 
     Raises:
         ConfigError: `plan-blocked`.
-        BuildError: `artifact-not-packaged`, `artifact-not-planned`, `artifact-partial`, `backend-skipped`.
+        BuildError: `artifact-not-packaged`, `artifact-not-planned`, `artifact-partial`, `backend-skipped`,
+            `artifact-backends-differ`.
         VerificationError: `artifact-of-another-commit`, `artifact-of-dirty-tree`, `artifact-of-other-cut`,
-            `chunks-unfit`, `evidence-of-other-bytes`, `evidence-failed`, `evidence-missing`.
+            `artifact-not-as-planned`, `chunks-unfit`, `evidence-of-other-bytes`, `evidence-failed`,
+            `evidence-missing`.
     """
     _require_open(plan)
     chosen = _artifacts(plan, artifacts)
     for item in chosen:
         _check(item.manifest, plan)
+        _require_planned(item, plan)
         _check_chunks(item)
     proofs, waivers = _evidence(plan, chosen, evidence)
     return Gathered(artifacts=chosen, evidence=proofs, waivers=waivers)
@@ -125,6 +128,27 @@ def _check_whole(manifest: Manifest, plan: Plan) -> None:
             )
 
 
+def _require_planned(item: LocalArtifact, plan: Plan) -> None:
+    """Refuse other bytes than were planned, where they were known, and other backends that nobody waived."""
+    manifest = item.manifest
+    planned = next(artifact for artifact in plan.artifacts if artifact.name == manifest.name)
+    if planned.sha256 not in (None, manifest.sha256):
+        raise VerificationError(
+            "artifact-not-as-planned",
+            f"{manifest.name} has other bytes than when the release was planned",
+            why=f"planned was sha256 {planned.sha256}, its manifest says {manifest.sha256}",
+            hint="make the plan again",
+        )
+    wanted = {name for name in planned.backends if not plan.is_waived(f"backend:{name}")}
+    if not wanted <= set(item.backends) <= set(planned.backends):
+        raise BuildError(
+            "artifact-backends-differ",
+            f"{manifest.name} has other backends than were planned",
+            why=f"it has {', '.join(item.backends)}; planned were {', '.join(planned.backends)}",
+            hint="package again with the command of the plan",
+        )
+
+
 def _check_chunks(item: LocalArtifact) -> None:
     try:
         found = sha256_bytes(item.chunks_path.read_bytes())
@@ -179,7 +203,11 @@ def _require_passed(proof: LocalEvidence) -> None:
 
 def _missing(plan: Plan, item: LocalArtifact, found: Iterable[LocalEvidence]) -> Iterable[str]:
     """Yield what is not proven of an artifact, and is waived; raise if it is not."""
-    proven = {proof.name for proof in found if proof.evidence.artifact.sha256 == item.manifest.sha256}
+    proven = {
+        proof.name
+        for proof in found
+        if proof.evidence.artifact.sha256 == item.manifest.sha256 and proof.evidence.is_of_a_device
+    }
     for name in (f"{kind}:{backend}" for kind in plan.required_evidence for backend in item.backends):
         if name in proven:
             continue
@@ -187,7 +215,7 @@ def _missing(plan: Plan, item: LocalArtifact, found: Iterable[LocalEvidence]) ->
             raise VerificationError(
                 "evidence-missing",
                 f"nothing proves {name} of {item.manifest.name}",
-                why="dist/evidence has no file for these very bytes",
+                why="dist/evidence has no file for these very bytes, or only one of an emulated device",
                 hint=f"run the test, or plan with --waive {name}=REASON, which will be public",
             )
         yield name

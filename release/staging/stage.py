@@ -19,6 +19,7 @@ from opencoti.trust.comment import INDEX_NAME
 from opencoti.trust.shipped import shipped_root
 from release.notes.body import NOTES_NAME, merge_body
 from release.notes.make import Before, make_notes
+from release.planning.consistency import require_consistent
 from release.planning.local import LocalArtifact, find_artifacts, find_evidence
 from release.planning.model import Plan
 from release.planning.names import TRUST_FOLDER
@@ -54,13 +55,15 @@ def stage(context: Context, plan: Plan, *, before: Before | None = None) -> Stag
         before: the release before it, for the notes.
 
     Raises:
-        ConfigError: `stage-tree-dirty`, `stage-folder-foreign`, `plan-blocked`, `part-size-unfit`.
+        ConfigError: `plan-inconsistent`, `stage-tree-dirty`, `stage-folder-foreign`, `plan-blocked`,
+            `part-size-unfit`.
         VerificationError: `stage-tree-differs`, `stage-hash-differs`, and as `gather`.
         BuildError: as `gather`.
         BusyError: somebody stages this release right now.
         StorageError: a file cannot be read or written.
     """
     layout = context.layout
+    require_consistent(plan)
     _require_planned_tree(layout.root, plan)
     gathered = gather(
         plan, find_artifacts(layout.dist / "llamafile"), find_evidence(layout.dist / "evidence")

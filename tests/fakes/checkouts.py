@@ -24,7 +24,7 @@ from opencoti.jsonio import render_json
 from release.planning.make import make_plan
 from release.planning.model import Plan
 from release.planning.remote_view import RemoteFacts
-from release.planning.request import Request
+from release.planning.request import DEFAULT_KINDS, Request
 from tests.conftest import RecordedConsole
 from tests.integration.fetch.bench import table_of
 from tests.unit.release.samples import MANIFEST, REPO
@@ -121,18 +121,31 @@ class Checkout:
         return content
 
     def prove(
-        self, content: bytes, name: str = NAME, *, backend: str = "cpu", is_passed: bool = True
+        self,
+        content: bytes,
+        name: str = NAME,
+        *,
+        backend: str = "cpu",
+        kind: str = "smoke",
+        is_passed: bool = True,
+        **changes: Any,
     ) -> Path:
-        """Write the evidence of a smoke test of these bytes."""
-        path = self.root / "dist" / "evidence" / f"{name}.smoke-{backend}.json"
+        """Write the evidence of one test of these bytes."""
+        path = self.root / "dist" / "evidence" / f"{name}.{kind}-{backend}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(render_json(evidence_dict(content, name, backend=backend, is_passed=is_passed)))
+        document = evidence_dict(content, name, backend=backend, kind=kind, is_passed=is_passed)
+        path.write_bytes(render_json(document | changes))
         return path
+
+    def prove_all(self, content: bytes, name: str = NAME, *, backend: str = "cpu") -> None:
+        """Write every evidence that a release must have of one backend."""
+        for kind in DEFAULT_KINDS:
+            self.prove(content, name, backend=backend, kind=kind)
 
     def cut(self) -> bytes:
         """Package and prove the one artifact."""
         content = self.package()
-        self.prove(content)
+        self.prove_all(content)
         return content
 
     def request(self, **changes: Any) -> Request:
@@ -146,21 +159,32 @@ def waive(name: str, reason: str = "no such device") -> tuple[Waiver, ...]:
     return (Waiver(name=name, reason=reason),)
 
 
-def evidence_dict(content: bytes, name: str, *, backend: str, is_passed: bool = True) -> dict[str, Any]:
+def evidence_dict(
+    content: bytes, name: str, *, backend: str, kind: str = "smoke", is_passed: bool = True
+) -> dict[str, Any]:
     result = {
         "versionS": 0.1, "readyS": 0.5, "chatS": 0.1, "embeddingS": 0.1, "stopS": 0.1, "totalS": 1.0,
         "promptTokens": 14, "completionTokens": 16, "tokensPerSecond": 100.0, "textSha256": "a" * 64,
         "embeddingWidth": 64, "exitCode": 0,
     }  # fmt: skip
+    measured = {
+        "model": {"name": "tiny.gguf", "sha256": "b" * 64, "size": 1},
+        "threads": 2, "promptTokens": 512, "completionTokens": 64, "cachedTokens": 0, "warmUps": 1,
+        "samples": [{"promptS": 0.5, "completionS": 0.63, "wallS": 1.2}],
+        "promptPerSecond": 1024.0, "completionPerSecond": 100.0,
+        "offload": None if backend == "cpu" else {"device": "X0", "layers": 3, "splits": 2},
+    }  # fmt: skip
+    facts = {"smoke": ("result", result), "bench": ("measured", measured)}
+    field_name, value = facts[kind]
     return {
         "schema": "opencoti.evidence/1",
-        "kind": "smoke",
+        "kind": kind,
         "testVersion": 1,
         "artifact": {"name": name, "sha256": sha256_bytes(content), "size": len(content)},
         "device": {"cpuModel": "A processor", "kernel": "Linux 6", "driver": None},
         "backend": backend,
         "started": "2026-05-31T00:00:00Z",
         "passed": is_passed,
-        "result": result if is_passed else None,
+        field_name: value if is_passed else None,
         "failure": None if is_passed else {"error": "smoke-no-answer", "what": "it said nothing"},
     }

@@ -71,6 +71,13 @@ Mode = Literal[
     "detectors",
     "version-fails",
     "version-hangs",
+    "takes-from-cache",  # a part of the prompt was computed before
+    "does-less",  # fewer tokens than were asked for
+    "stops-the-clock",  # its times are longer than the request was
+    "no-timings",
+    "gpu",  # lists a device and computes on it
+    "gpu-falls-back",  # lists a device, loads its library, and computes on the CPU without a word
+    "gpu-without-library",  # says that it computes on a device whose library it never loaded
 ]
 
 VERSION_STRING = "opencoti-0.5.0-g0123456-c1"
@@ -78,6 +85,9 @@ PATCH_SET = "ab" * 32
 COMMIT = "0123456789" * 4
 WIDTH = 64
 LIBRARY = b"\x7fELF stand-in for a backend library"
+GPU_LIBRARY = "libggml-vulkan.so"
+GPU_NAME = "A card"
+LAYERS = 3  # the output is one of them
 SPAM_BYTES = 1 << 20
 
 
@@ -136,7 +146,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send({"error": "not found"}, status=404)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        started = time.perf_counter()
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if self.server.mode == "dies-answering":
             os._exit(7)
         if self._is_early():
@@ -145,6 +156,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send_without_end("huge-body")
         elif self.server.mode == "huge-error":
             self._send_without_end("huge-body", status=500, most_bytes=1 << 30)
+        elif self.path == "/completion":
+            self._complete(json.loads(body), started)
         elif self.path == "/v1/chat/completions":
             self._chat()
         elif self.path == "/v1/completions":
@@ -212,6 +225,20 @@ class Handler(BaseHTTPRequestHandler):
                 "timings": {"predicted_per_second": 120.5},
             }
         )
+
+    def _complete(self, asked: dict[str, Any], started: float) -> None:
+        """Answer with the times of work that took no time: half of what went by since it was asked."""
+        mode, prompt, count = self.server.mode, len(asked["prompt"]), asked["n_predict"]
+        cached = 8 if mode == "takes-from-cache" else 0
+        share_ms = (time.perf_counter() - started) * 250
+        timings = {
+            "cache_n": cached,
+            "prompt_n": prompt - cached,
+            "prompt_ms": 1e6 if mode == "stops-the-clock" else share_ms,
+            "predicted_n": count - 1 if mode == "does-less" else count,
+            "predicted_ms": share_ms,
+        }
+        self._send({"content": "waves", "timings": None if mode == "no-timings" else timings})
 
     def _embedding(self) -> None:
         mode = self.server.mode
@@ -297,6 +324,21 @@ def _load_libraries(mode: Mode, library: Path) -> None:
         other.replace(library)
 
 
+def _load_gpu(mode: Mode, library: Path) -> None:
+    """Do what the engine does at its most talkative: load a backend, and say where each layer is."""
+    if not mode.startswith("gpu"):
+        return
+    if mode != "gpu-without-library":
+        own = library.with_name(GPU_LIBRARY)
+        own.write_bytes(LIBRARY)
+        _map(own)
+    device = "CPU" if mode == "gpu-falls-back" else "Vulkan0"
+    for layer in range(LAYERS):
+        print(f"load_tensors: layer {layer:3} assigned to device {device}, is_swa = 0", file=sys.stderr)
+    print(f"llama_kv_cache: {device:>10} KV buffer size =     0.12 MiB", file=sys.stderr)
+    print("sched_reserve: graph: nodes = 77, splits = 2, took 1 ms", file=sys.stderr, flush=True)
+
+
 def _version(mode: Mode) -> int:
     if mode == "version-hangs":
         signal.pause()
@@ -356,6 +398,9 @@ def main(argv: list[str]) -> int:
     if "--version" in argv:
         _extract()
         return _version(mode)
+    if "--list-devices" in argv:
+        print(f"Available devices:\n  Vulkan0: {GPU_NAME} (8192 MiB, 8000 MiB free)", flush=True)
+        return 0
     parser = argparse.ArgumentParser()
     for name in ("--model", "--alias", "--host"):
         parser.add_argument(name, required=True)
@@ -367,7 +412,9 @@ def main(argv: list[str]) -> int:
         print("environment:", json.dumps(dict(os.environ)), flush=True)
     if mode == "spam":
         _spam()
-    _load_libraries(mode, _extract())
+    library = _extract()
+    _load_libraries(mode, library)
+    _load_gpu(mode, library)
     _start_children(mode)
     with Engine(mode, args) as engine:
         engine.serve_forever(poll_interval=0.05)

@@ -13,7 +13,9 @@ from ci.context import Context
 from ci.dso.elf import inspect_elf
 from ci.dso.rules import check_elf, role_of, rules_for
 from ci.paths import Layout
+from ci.smoke.bench_command import measure
 from ci.smoke.command import prove
+from ci.smoke.gpu_command import GpuOptions
 from ci.smoke.model import VOCABULARY, cached_model
 from tests.conftest import RecordedConsole, require
 
@@ -48,6 +50,20 @@ def test_the_packaged_engine_passes(
     assert result.identity is not None
     assert result.exit_code == 0
     assert all(file.path.startswith("~/.llamafile/v/") for file in result.dsos)
+
+
+def test_the_packaged_engine_is_measured(
+    artifact: Path, model: Path, layout: Layout, recorded: RecordedConsole
+) -> None:
+    context = Context(layout=layout, console=recorded.console)
+    evidence = measure(context, artifact, "cpu", GpuOptions(model=model)).evidence
+    result = evidence.measured
+    assert result is not None
+    assert (result.prompt_tokens, result.completion_tokens, result.cached_tokens) == (512, 64, 0)
+    assert len({sample.prompt_s for sample in result.samples}) > 1  # measured, each by itself
+    assert all(sample.prompt_s + sample.completion_s <= sample.wall_s for sample in result.samples)
+    assert any(file.path.endswith(f"libggml-cpu-{result.cpu_variant}.so") for file in result.dsos)
+    assert evidence.is_of_a_device
 
 
 def test_its_members_keep_the_rules(artifact: Path, tmp_path: Path) -> None:

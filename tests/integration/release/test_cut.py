@@ -149,11 +149,19 @@ def test_whole_cut_and_the_next_one(cutter: Cutter) -> None:
     content = cutter.checkout.package(
         name, seed=9, versionString="opencoti-0.5.0-g0c1e570-c2", opencotiTag="c2"
     )
-    cutter.checkout.prove(content, name)
+    cutter.checkout.prove_all(content, name)
     folder = cutter.make()
+    before = (folder / "NOTES.md").read_text()
+    assert "| new |" in before
     cutter.run("notes", folder, "--previous", cutter.checkout.root / "dist" / "release" / "c1")
-    assert "| same size |" in (folder / "NOTES.md").read_text()
+    compared = (folder / "NOTES.md").read_text()
+    assert "| same size |" in compared
+    (folder / "NOTES.md").write_text(before)
+    published = ("--previous", cutter.remote[1], "--root", cutter.keys)
+    cutter.run("notes", folder, *published)
+    assert (folder / "NOTES.md").read_text() == compared
     cutter.publish(folder)
+    cutter.run("notes", folder, "--check", *published)  # the newest one is now this one, and no answer
     assert cutter.run(*check_words(cutter, "c2"), "--latest")["sequence"] == 2
     assert cutter.run(*check_words(cutter, "c1"))["sequence"] == 1
     assert cutter.refused(*check_words(cutter, "c1"), "--latest") == "release-not-latest"
@@ -190,6 +198,7 @@ def test_release_in_parts_is_one_file_to_the_client(cutter: Cutter) -> None:
         (f"{NAME}.MANIFEST.json", "signature-mismatch"),
         (f"{NAME}.cdx.json", "asset-differs"),
         (f"{NAME}.smoke-cpu.json", "asset-differs"),
+        (f"{NAME}.bench-cpu.json", "asset-differs"),
         ("plan.json", "asset-differs"),
         ("c1.intoto.jsonl", "asset-differs"),
         ("opencoti-release.json", "signature-mismatch"),
@@ -220,7 +229,7 @@ def test_missing_asset_is_waited_for_until_the_deadline(cutter: Cutter) -> None:
 def test_provenance_is_checked_by_ourselves_and_by_openssl(cutter: Cutter, tmp_path: Path) -> None:
     require(shutil.which("openssl") is not None, "openssl is installed")
     folder = cutter.make()
-    assert cutter.run("provenance", folder, "--verify", "--root", cutter.keys)["subjects"] == 7
+    assert cutter.run("provenance", folder, "--verify", "--root", cutter.keys)["subjects"] == 8
     pem = tmp_path / "key.pem"
     pem.write_text(cutter.run("provenance", "--public-key-pem", cutter.key.public.text)["pem"])
     envelope = json.loads((folder / "c1.intoto.jsonl").read_text())
@@ -256,7 +265,7 @@ def test_minisign_and_sha256sum_accept_the_folder(cutter: Cutter) -> None:
             check=True, capture_output=True,
         )  # fmt: skip
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.count(": OK\n")) == (0, 8)
+    assert (done.returncode, done.stdout.count(": OK\n")) == (0, 9)
 
 
 @pytest.mark.parametrize("name", [NAME, "plan.json", f"{NAME}.cdx.json"])
@@ -341,5 +350,5 @@ def test_github_is_asked_what_is_released(cutter: Cutter, monkeypatch: pytest.Mo
             "check", "--tag", "c1", "--from", server, "--dir", folder, "--no-try", "--trust-root",
             cutter.keys / "root-1.json", "--deadline", "0", "--latest",
         )  # fmt: skip
-        assert (report["sequence"], len(report["assets"])) == (1, 8)
+        assert (report["sequence"], len(report["assets"])) == (1, 9)
         assert github.shapes.breaches == []

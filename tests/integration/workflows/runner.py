@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ci.paths import Layout
 from tests.conftest import ROOT
 from tests.fakes.github.server import GitHub
 from tests.integration.workflows import model
@@ -45,10 +46,11 @@ class Runner:
     """One run of a workflow.
 
     Attributes:
-        home: everything is below it.
+        home: everything is below it; `products` in it is what compilers would make.
         repository: what `actions/checkout` clones.
         inputs: what somebody typed into the form.
         secrets: those of the protected environment.
+        ids: name of each artifact that is there by the id of its upload.
     """
 
     home: Path
@@ -61,6 +63,7 @@ class Runner:
     attested: dict[str, str] = field(default_factory=dict)
     wheels: list[Path] = field(default_factory=list)
     writes_before: dict[str, int] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
 
     @property
     def artifacts(self) -> Path:
@@ -70,6 +73,15 @@ class Runner:
         """Run all jobs in the order of their needs; a failed one keeps others from running, as there."""
         document = model.load(workflow)
         self._run_jobs(document, self.inputs, self.jobs, prefix="")
+
+    def overwrite(self, name: str) -> Path:
+        """Upload an artifact anew under the name of another, as any job of a run may; return its folder.
+
+        The old one is deleted by that, and with it its id.
+        """
+        self.ids = {number: known for number, known in self.ids.items() if known != name}
+        self.ids[str(1000 + len(self.ids))] = name
+        return self.artifacts / name
 
     def run_again(self, workflow: str, *names: str) -> None:
         """Run some jobs once more with what the first run left (`Re-run jobs`)."""
@@ -203,6 +215,8 @@ class _JobRun:
             "REPLAY_TESTS": str(ROOT),
             "REPLAY_FOLDER": str(_FOLDER),
             "REPLAY_PYTHON": sys.executable,
+            "REPLAY_PRODUCTS": str(self.runner.home / "products"),
+            "REPLAY_CACHE": str(Layout.find().cache),
         }
 
     def _actions(self) -> Mapping[str, Callable[[dict[str, Any]], dict[str, str] | None]]:
@@ -219,13 +233,13 @@ class _JobRun:
             ["git", "clone", "--quiet", self.runner.repository, self.workspace], check=True, timeout=120
         )
 
-    def _upload(self, words: dict[str, Any]) -> None:
+    def _upload(self, words: dict[str, Any]) -> dict[str, str]:
         patterns = [Path(self.workspace, line) for line in words["path"].split()]
         found = [path for pattern in patterns for path in _matches(pattern)]
         if not found:
             if words["if-no-files-found"] == "error":
                 raise JobFailedError(f"nothing to upload at {words['path']}")
-            return
+            return {}
         one = patterns[0]
         base = (
             one
@@ -238,10 +252,19 @@ class _JobRun:
             copy = target / path.relative_to(base)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
+        number = str(len(self.runner.ids) + 1)
+        self.runner.ids[number] = words["name"]
+        return {"artifact-id": number}
 
     def _download(self, words: dict[str, Any]) -> None:
         target = self.workspace / words.get("path", ".")
         target.mkdir(parents=True, exist_ok=True)
+        if "artifact-ids" in words:
+            name = self.runner.ids.get(words["artifact-ids"])
+            if name is None:
+                raise JobFailedError(f"no artifact has id {words['artifact-ids']!r}")
+            shutil.copytree(self.runner.artifacts / name, target, dirs_exist_ok=True)
+            return
         if "name" in words:
             if not (self.runner.artifacts / words["name"]).is_dir():
                 raise JobFailedError(f"no artifact {words['name']}")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Stands in for `noxw` and for every Python that a workflow starts, by the name that it is called with. Environments
-# are links to this file; compilers do nothing; a few commands go to stand_in.py; everything else is run for real,
-# by the Python of the tests (REPLAY_PYTHON) in the unpacked source of the release.
+# are links to this file; images and the upstream source are not fetched; a few commands go to stand_in.py; everything
+# else is run for real, by the Python of the tests (REPLAY_PYTHON) in the unpacked source of the release.
 set -eu
 
 environment() { # FOLDER
@@ -17,17 +17,13 @@ case "${0##*/} $*" in
 "python3 -m venv --without-pip "*) environment "$4"; exit ;;
 "python3 -m pip "*" --require-hashes "*) exit ;;
 "python -m ci images "* | "python -m ci vendor"*) exit ;;
-"python -m ci build "*) # BACKEND --arch ARCH …
-    mkdir -p "$OPENCOTI_BUILD_CACHE/stages/$4-$6"
-    : > "$OPENCOTI_BUILD_CACHE/stages/$4-$6/stage.json"
-    exit ;;
 esac
 case "$0" in
 */.small/bin/python) # only what the small lock names can be imported
     export PYTHONPATH="$REPLAY_FOLDER/small" ;;
 esac
 case "$*" in
-"-m ci package "* | "-m ci job smoke "* | "-m release publish "*)
+"-m ci build "* | "-m ci package "* | "-m ci job smoke "* | "-m ci job bench "* | "-m release publish "*)
     exec "$REPLAY_PYTHON" "$REPLAY_FOLDER/stand_in.py" "$@" ;;
 esac
 exec "$REPLAY_PYTHON" "$@"

@@ -20,6 +20,7 @@ import release.cli
 from ci.paths import Layout
 from ci.toolchains.recipe import recipe_names
 from ci.toolchains.table import load_table
+from release.planning.request import DEFAULT_KINDS
 from tests.conftest import ROOT
 from tests.integration.workflows import model
 from tests.integration.workflows.expressions import render
@@ -58,7 +59,8 @@ def words_of(run: model.Run, folder: Path, *, waived: str = "") -> list[list[str
         for part in (run.document, run.data, run.step)
         for name, value in render(part.get("env", {}), known).items()
     }
-    return record(run.step["run"], folder, {"GITHUB_REPOSITORY": "mann1x/opencoti", **environ})
+    given = {"GITHUB_REPOSITORY": "mann1x/opencoti", "GITHUB_SERVER_URL": "https://github.com"}
+    return record(run.step["run"], folder, {**given, **environ})
 
 
 @cache
@@ -116,7 +118,7 @@ def test_plan_waives_what_the_inputs_say_and_nothing_else(tmp_path: Path) -> Non
     assert (without.tag, without.repo, without.waive) == ("c7", "mann1x/opencoti", [])
     (with_all,) = parsed(run, tmp_path / "b", "plan", waived=WAIVED)
     gpu = [backend.name for backend in load_table(Layout.find().table).gpu]
-    assert with_all.waive == [f"smoke:{name}={WAIVED}" for name in gpu]
+    assert with_all.waive == [f"{kind}:{name}={WAIVED}" for name in gpu for kind in DEFAULT_KINDS]
 
 
 def test_what_is_typed_into_a_form_is_never_run(tmp_path: Path) -> None:
@@ -135,6 +137,27 @@ def test_package_asks_for_whole_artifacts_that_the_packager_takes(tmp_path: Path
         ("x86_64", "cuda12", "cpu,vulkan,cuda12,rocm"),
         ("aarch64", None, "cpu"),
     ]
+    assert {item.engine for item in asked} == {"none"}
+
+
+def test_package_takes_over_everything_that_other_jobs_built_and_builds_nothing(tmp_path: Path) -> None:
+    (run,) = find("release.yml", "package", "ci package")
+    taken = [
+        (name, item.arch)
+        for item in parsed(run, tmp_path, "build")
+        for name in item.backends
+        if item.engine == "none"
+    ]
+    built = [(run.matrix["backend"], run.matrix["arch"]) for run in find("build.yml", "backend", "ci build")]
+    assert sorted(taken) == sorted(built)
+
+
+@pytest.mark.parametrize(("workflow", "job"), [("release.yml", "cpu"), ("gpu.yml", "cuda13-x86_64")])
+def test_every_kind_of_evidence_that_a_release_needs_is_made(workflow: str, job: str, tmp_path: Path) -> None:
+    for number, run in enumerate(find(workflow, job, "ci job smoke")):
+        calls = [words for words in words_of(run, tmp_path / str(number)) if "job" in words]
+        made = [words[words.index("job") + 1] for words in calls]
+        assert made == ["accept", *DEFAULT_KINDS]
 
 
 def test_every_backend_is_built_by_a_toolchain_that_exists(tmp_path: Path) -> None:

@@ -18,13 +18,20 @@ from pathlib import Path
 
 import pytest
 
+from ci.paths import Layout
+from ci.toolchains.table import load_table
 from opencoti.evidence import load_evidence
+from opencoti.hashing import sha256_file
 from opencoti.index import ReleaseIndex, load_index
+from opencoti.manifest import MANIFEST_SUFFIX, load_manifest
 from opencoti.trust.comment import INDEX_NAME
 from release.keys import SecretKey
 from release.keysource import write_key_pair
 from tests.conftest import ROOT
 from tests.fakes.github.server import GitHub
+from tests.fakes.github.state import Release
+from tests.fakes.staged_release import StagedRelease
+from tests.fakes.tiny_products import write_products
 from tests.integration.workflows.runner import WORKFLOW_REF, Runner
 from tests.unit.release.samples import link, root_bytes
 
@@ -53,10 +60,14 @@ class Replay:
     commit: str
 
     @property
-    def assets(self) -> dict[str, bytes]:
-        (release,) = self.github.store.releases.values()
+    def release(self) -> Release:
+        (release,) = [item for item in self.github.store.releases.values() if item.tag == TAG]
         assert not release.is_draft
-        return {asset.name: asset.data for asset in release.assets.values()}
+        return release
+
+    @property
+    def assets(self) -> dict[str, bytes]:
+        return {asset.name: asset.data for asset in self.release.assets.values()}
 
     @property
     def index(self) -> ReleaseIndex:
@@ -102,14 +113,19 @@ def make_repository(folder: Path, key: SecretKey) -> str:
 
 
 @pytest.fixture(scope="module")
-def replay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replay]:
+def replay(tmp_path_factory: pytest.TempPathFactory, zig: Path) -> Iterator[Replay]:
     home = tmp_path_factory.mktemp("replay")
+    write_products(home / "products", load_table(Layout.find().table), zig)
     key = SecretKey.generate()
     secret, _ = write_key_pair(home / "key", key, None)
     commit = make_repository(home / "repository", key)
     inputs = {"tag": TAG, **dict.fromkeys(("waive_vulkan", "waive_cuda13", "waive_cuda12", "waive_rocm"), "")}
     with GitHub() as github:
         github.store.commits.add(commit)
+        before = StagedRelease(folder=home / "before", key=key, tag="c0", sequence=3, part_bytes=0).write()
+        github.store.publish_directly(
+            "c0", {path.name: path.read_bytes() for path in before.folder.iterdir()}
+        )
         runner = Runner(
             home=home,
             repository=home / "repository",
@@ -135,19 +151,76 @@ def test_nothing_is_written_to_the_remote_before_the_last_hand_over(replay: Repl
 
 
 def test_the_release_is_whole_and_of_the_frozen_commit(replay: Replay) -> None:
-    assert replay.github.store.tags == {TAG: replay.commit}
+    assert replay.github.store.tags[TAG] == replay.commit
     assert [(item.requires.arch, item.flavor) for item in replay.index.artifacts] == [
         ("aarch64", None), ("x86_64", "cuda12"), ("x86_64", None),
     ]  # fmt: skip
-    assert [(item.name, item.reason) for item in replay.index.waivers] == [("smoke:rocm", REASON)]
+    assert [(item.name, item.reason) for item in replay.index.waivers] == [
+        ("bench:rocm", REASON), ("smoke:rocm", REASON),
+    ]  # fmt: skip
     proofs = [
-        (item.backend, item.name.partition("linux-")[2].partition(".")[0]) for item in replay.index.evidence
+        (item.kind, item.backend, item.name.partition("linux-")[2].partition(".")[0])
+        for item in replay.index.evidence
     ]
     assert sorted(proofs) == [
-        ("cpu", "aarch64"), ("cpu", "x86_64"), ("cpu", "x86_64-cuda12"),
-        ("cuda12", "x86_64-cuda12"), ("cuda13", "x86_64"),
-        ("vulkan", "x86_64"), ("vulkan", "x86_64-cuda12"),
+        (kind, *proof)
+        for kind in ("bench", "smoke")
+        for proof in (
+            ("cpu", "aarch64"), ("cpu", "x86_64"), ("cpu", "x86_64-cuda12"),
+            ("cuda12", "x86_64-cuda12"), ("cuda13", "x86_64"),
+            ("vulkan", "x86_64"), ("vulkan", "x86_64-cuda12"),
+        )
     ]  # fmt: skip
+
+
+def test_what_every_job_built_is_what_the_artifacts_hold(replay: Replay) -> None:
+    """Stages travel between jobs as files without modes; nothing is compiled where they are put together."""
+    products = replay.runner.home / "products"
+    held: dict[tuple[str, str], set[str]] = {}
+    for name, data in replay.assets.items():
+        if name.endswith(MANIFEST_SUFFIX):
+            manifest = load_manifest(data)
+            for dso in manifest.dsos:
+                (built,) = products.glob(f"{dso.backend}-{manifest.arch}/bin/{dso.name}")
+                assert dso.sha256 == sha256_file(built)
+                held.setdefault((manifest.arch, manifest.flavor or ""), set()).add(dso.backend)
+            server = manifest.member("llama-server")
+            assert server is not None
+            assert server.mode == "0755"
+            assert server.sha256 == sha256_file(products / f"cpu-{manifest.arch}" / "bin" / "llama-server")
+            assert {tool.engine for tool in manifest.toolchains} == {"docker"}
+            assert (manifest.partial, manifest.skipped_backends) == ((), ())
+    assert held == {
+        ("x86_64", ""): {"cpu", "vulkan", "cuda13", "rocm"},
+        ("x86_64", "cuda12"): {"cpu", "vulkan", "cuda12", "rocm"},
+        ("aarch64", ""): {"cpu"},
+    }
+
+
+def test_devices_that_were_measured_in_the_libraries_are_those_of_the_table(replay: Replay) -> None:
+    (main,) = [
+        load_manifest(data)
+        for name, data in replay.assets.items()
+        if name.endswith(f"-x86_64.llamafile{MANIFEST_SUFFIX}")
+    ]
+    archs = {dso.backend: dso.archs for dso in main.dsos if dso.backend in ("cuda13", "rocm")}
+    assert archs["cuda13"] == ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120f")
+    assert len(archs["rocm"]) == 12
+
+
+def test_notes_show_what_was_measured_on_which_device(replay: Replay) -> None:
+    body = replay.release.body
+    assert "## Speed, tokens per second" in body
+    assert "| cuda13 | A processor | 1024 | 100.0 |" in body
+    assert f"- `bench:rocm`: {REASON}" in body
+
+
+def test_release_is_the_next_one_and_its_notes_compare_it_with_the_one_before(replay: Replay) -> None:
+    assert replay.index.sequence == 4
+    assert (
+        "\n- llama.cpp: 0.5.0 (`0c1e57098bba43ac29e6e3b677cdceebdd22334f`), as before\n"
+        in replay.release.body
+    )
 
 
 def test_one_source_went_into_every_job(replay: Replay) -> None:
@@ -219,7 +292,28 @@ def spoilt(replay: Replay, tmp_path: Path) -> Runner:
         inputs=old.inputs,
         secrets={},
         jobs=dict(old.jobs),
+        ids=dict(old.ids),
     )
+
+
+def package_fails_with(runner: Runner, error_id: str) -> None:
+    runner.run_again("release.yml", "package")
+    assert runner.jobs["package"].result == "failure"
+    assert f"[{error_id}]" in runner.jobs["package"].log
+    runner.run_again("release.yml", "cpu")
+    assert runner.jobs["cpu"].result == "skipped"
+
+
+def test_backend_that_was_not_handed_over_stops_the_release(spoilt: Runner) -> None:
+    shutil.rmtree(spoilt.artifacts / "stages-vulkan-x86_64")
+    package_fails_with(spoilt, "stage-not-cached")
+
+
+def test_backend_that_changed_on_the_way_stops_the_release(spoilt: Runner) -> None:
+    (library,) = (spoilt.artifacts / "stages-cpu-x86_64").rglob("libggml-cpu-x64.so")
+    library.write_bytes(library.read_bytes() + b"x")
+    package_fails_with(spoilt, "stage-not-cached")
+    assert "is damaged" in spoilt.jobs["package"].log
 
 
 def stage_fails_with(runner: Runner, error_id: str) -> None:
@@ -230,8 +324,26 @@ def stage_fails_with(runner: Runner, error_id: str) -> None:
     assert [runner.jobs[name].result for name in ("attest", "sign", "publish")] == ["skipped"] * 3
 
 
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [("source", "stage"), ("source", "sign"), ("staged", "attest"), ("attested", "sign"),
+     ("signed", "publish"), ("wheel", "pypi")],
+)  # fmt: skip
+def test_what_a_machine_replaces_by_its_name_is_not_taken(spoilt: Runner, name: str, job: str) -> None:
+    """A machine with a device can upload to the run, and must not reach the signing key by that."""
+    spoilt.secrets = {"OPENCOTI_SIGNING_KEY": "a secret"}
+    folder = spoilt.overwrite(name)
+    (folder / "more").write_text("evil")
+    before = len(spoilt.github.writes)
+    spoilt.run_again("release.yml", job)
+    assert spoilt.jobs[job].result == "failure"
+    assert "no artifact has id" in spoilt.jobs[job].log
+    assert not list((spoilt.home / "jobs").rglob("more"))
+    assert len(spoilt.github.writes) == before
+
+
 def evidence_of(runner: Runner, sender: str) -> Path:
-    return min((runner.artifacts / sender).iterdir())
+    return min((runner.artifacts / sender).glob("*.smoke-*"))
 
 
 def test_device_that_tested_other_bytes_stops_the_release(spoilt: Runner) -> None:

@@ -209,5 +209,6 @@ def test_bundle_is_placed_under_the_tag(tmp_path: Path) -> None:
     assert error_of(jobs.place_bundle, bundle, folder) == "job-bundle-unfit"
 
 
-def test_smoke_of_a_backend_that_nothing_has_is_an_error(packaged: Path, context: Context) -> None:
-    assert error_of(jobs.smoke_all, context, packaged, "rocm") == "job-nothing-to-test"
+@pytest.mark.parametrize("kind", ["smoke", "bench"])
+def test_test_of_a_backend_that_nothing_has_is_an_error(packaged: Path, context: Context, kind: str) -> None:
+    assert error_of(jobs.run_tests, context, packaged, kind, "rocm") == "job-nothing-to-test"

@@ -63,3 +63,68 @@ def test_what_contradicts_itself_is_refused(change: dict[str, Any], error_id: st
 def test_what_is_no_document_is_refused(data: bytes) -> None:
     with pytest.raises(ConfigError):
         load_evidence(data)
+
+
+MEASURED: dict[str, Any] = {
+    "model": {"name": "tiny.gguf", "sha256": "cd" * 32, "size": 1},
+    "threads": 2,
+    "promptTokens": 512,
+    "completionTokens": 64,
+    "cachedTokens": 0,
+    "warmUps": 1,
+    "samples": [{"promptS": 0.25, "completionS": 0.5, "wallS": 0.8}],
+    "promptPerSecond": 2048.0,
+    "completionPerSecond": 126.0,
+}
+OFFLOAD = {"device": "CUDA0", "layers": 3, "splits": 2}
+
+
+def _bench(backend: str = "cpu", **change: Any) -> bytes:
+    passed = {"kind": "bench", "passed": True, "failure": None, "backend": backend}
+    return _bytes(**passed, measured=MEASURED | change)
+
+
+def test_bench_of_a_processor_and_of_a_device_are_read_back() -> None:
+    for evidence in (load_evidence(_bench()), load_evidence(_bench("cuda13", offload=OFFLOAD))):
+        assert load_evidence(dump_evidence(evidence)) == evidence
+        assert evidence.measured is not None
+        assert evidence.measured.prompt_per_second == 2048.0
+
+
+@pytest.mark.parametrize(
+    ("backend", "change", "field"),
+    [
+        ("cpu", {"cachedTokens": 8}, "cached tokens are no work"),
+        ("cpu", {"samples": []}, "samples"),
+        ("cpu", {"samples": [{"promptS": 0.5, "completionS": 0.5, "wallS": 0.9}]}, "shorter"),
+        ("cpu", {"samples": [{"promptS": 0, "completionS": 0.5, "wallS": 0.9}]}, "promptS"),
+        ("cpu", {"promptPerSecond": 0}, "promptPerSecond"),
+        ("cpu", {"completionTokens": 1}, "completionTokens"),
+        ("cpu", {"offload": OFFLOAD}, "layers were on"),
+        ("cuda13", {}, "layers were on"),
+    ],
+)
+def test_bench_that_measured_nothing_is_refused(backend: str, change: dict[str, Any], field: str) -> None:
+    """Cached tokens are no work, and a device that fell back to the CPU was not measured."""
+    with pytest.raises(ConfigError) as caught:
+        load_evidence(_bench(backend, **change))
+    assert (caught.value.error_id, field in caught.value.why) == ("evidence-malformed", True)
+
+
+def test_passed_bench_without_figures_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        load_evidence(_bytes(kind="bench", passed=True, failure=None))
+
+
+@pytest.mark.parametrize(
+    ("device", "is_real"),
+    [
+        ({}, True),
+        ({"emulator": "qemu-aarch64"}, False),
+        ({"accelerators": [{"name": "A card", "isSoftware": False}]}, True),
+        ({"accelerators": [{"name": "llvmpipe", "isSoftware": True}]}, False),
+    ],
+)
+def test_what_is_played_is_no_device(device: dict[str, Any], is_real: bool) -> None:
+    evidence = load_evidence(_bytes(device=FAILED["device"] | device))
+    assert evidence.is_of_a_device is is_real

@@ -70,6 +70,25 @@ def test_devices_that_were_tested_on_are_named() -> None:
     assert "| A \\| processor, driver 580 (smoke) |" in text
 
 
+def test_speed_is_shown_with_the_device_that_computed() -> None:
+    document = evidence_dict(b"", ARTIFACT, backend="cpu", kind="bench")
+    document["artifact"]["sha256"] = json.loads(MANIFEST)["sha256"]
+    cpu = load_evidence(render_json(document))
+    document["device"]["accelerators"] = [
+        {"name": "A card", "isSoftware": False, "driver": "580"},
+        {"name": "llvmpipe", "isSoftware": True, "driver": None},
+    ]
+    document["backend"] = "vulkan"
+    document["measured"]["offload"] = {"device": "Vulkan0", "layers": 3, "splits": 2}
+    text = make_notes(
+        load_index(index_bytes()), [manifest()], evidence=[cpu, load_evidence(render_json(document))]
+    )
+    assert f"| `{ARTIFACT}` | cpu | A processor | 1024 | 100.0 |\n" in text
+    assert f"| `{ARTIFACT}` | vulkan | A card, driver 580 and llvmpipe, in software | 1024 | 100.0 |" in text
+    assert "| A processor (bench) |" in text
+    assert "## Speed" not in make_notes(load_index(index_bytes()), [manifest()])
+
+
 def test_backend_without_evidence_says_so() -> None:
     text = make_notes(load_index(index_bytes(evidence=[])), [manifest()])
     assert "| **not tested** |" in text

@@ -55,7 +55,9 @@ def test_plan_before_the_build_names_everything_and_writes_nothing(checkout: Che
     assert (plan.tag, plan.version_string, plan.sequence) == ("c1", "opencoti-0.5.0-g0c1e570-c1", 1)
     assert (plan.source.commit, plan.source.is_dirty) == (checkout.commit, False)
     assert [(item.name, item.state, item.size) for item in plan.artifacts] == [(NAME, "to build", None)]
-    assert [(row.name, row.state) for row in plan.evidence] == [("smoke:cpu", "missing")]
+    assert [(row.name, row.state) for row in plan.evidence] == [
+        ("smoke:cpu", "missing"), ("bench:cpu", "missing"),
+    ]  # fmt: skip
     assert [asset.name for asset in plan.assets] == [
         "SHA256SUMS",
         "SHA256SUMS.minisig",
@@ -63,6 +65,7 @@ def test_plan_before_the_build_names_everything_and_writes_nothing(checkout: Che
         NAME,
         f"{NAME}.MANIFEST.json",
         f"{NAME}.MANIFEST.json.minisig",
+        f"{NAME}.bench-cpu.json",
         f"{NAME}.cdx.json",
         f"{NAME}.chunks",
         f"{NAME}.smoke-cpu.json",
@@ -80,7 +83,9 @@ def test_what_is_packaged_and_proven_is_seen(checkout: Checkout) -> None:
     assert [(item.state, item.size, item.sha256) for item in plan.artifacts] == [
         ("packaged", len(content), sha256_bytes(content))
     ]
-    assert [(row.state, row.files) for row in plan.evidence] == [("present", (f"{NAME}.smoke-cpu.json",))]
+    assert [(row.state, row.files) for row in plan.evidence] == [
+        ("present", (f"{NAME}.smoke-cpu.json",)), ("present", (f"{NAME}.bench-cpu.json",)),
+    ]  # fmt: skip
     assert plan.decisions() == checkout.plan().decisions()
 
 
@@ -269,10 +274,19 @@ def test_every_command_of_a_plan_is_one_that_the_programs_know(checkout: Checkou
         assert (python, dash) == ("python", "-m")
         names.append((phase.name, parsers[package].parse_args(words).command_name))
     assert [name for name, _ in names] == [
-        "build", "package", "verify", "smoke", "stage", "provenance", "sign", "sums", "publish", "check",
-        "pin",
+        "package", "verify", "smoke", "bench", "stage", "provenance", "sign", "sums", "publish",
+        "check", "pin",
     ]  # fmt: skip
     assert all(name == command for name, command in names)
+
+
+def test_everything_is_compiled_once_without_caches_and_the_engine_by_package(checkout: Checkout) -> None:
+    plan = checkout.plan(backends=("cpu", "vulkan", "rocm"), engine="docker")
+    lines = [" ".join(phase.argv[3:]) for phase in plan.phases if phase.name in ("build", "package")]
+    assert lines == [
+        "build vulkan rocm --engine docker --no-cache",
+        "package --backends cpu,vulkan,rocm --engine docker --no-cache",
+    ]
 
 
 def test_text_names_every_problem_with_the_next_step(checkout: Checkout) -> None:
@@ -288,7 +302,12 @@ def test_waivers_are_read_strictly() -> None:
     assert [(item.name, item.reason) for item in found] == [
         ("backend:rocm", "a=b"), ("smoke:vulkan", "no card"),
     ]  # fmt: skip
-    for wrong in ("smoke:cuda12", "smoke:cuda12=", "smoke:cuda99=x", "nothing:cpu=x", "smoke=x", "=x"):
+    assert parse_waivers(["bench:rocm=größer als je"])[0].name == "bench:rocm"
+    hidden = [f"smoke:cpu=a{char}b" for char in "\n\t\r\x00\x1b\x7f\x85\u2028\u202e\u200b\ufeff\ud800"]
+    for wrong in (
+        *("smoke:cuda12", "smoke:cuda12=", "smoke:cuda99=x", "nothing:cpu=x", "smoke=x", "=x"),
+        *hidden,
+    ):
         with pytest.raises(OpencotiError) as caught:
             parse_waivers([wrong])
         assert caught.value.error_id == "waiver-malformed"

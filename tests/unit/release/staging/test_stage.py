@@ -17,7 +17,7 @@ from opencoti.index import load_index
 from opencoti.jsonio import render_json
 from opencoti.manifest import load_manifest
 from release.planning.limits import GITHUB
-from release.planning.model import Plan
+from release.planning.model import Plan, load_plan
 from release.planning.remote_view import RemoteFacts
 from release.staging.place import hash_parts, place_file, write_part
 from release.staging.requirements import requirements_of
@@ -57,6 +57,7 @@ def test_folder_holds_everything_and_the_index_says_so(checkout: Checkout) -> No
         "NOTES.md",
         NAME,
         f"{NAME}.MANIFEST.json",
+        f"{NAME}.bench-cpu.json",
         f"{NAME}.cdx.json",
         f"{NAME}.chunks",
         f"{NAME}.smoke-cpu.json",
@@ -74,7 +75,8 @@ def test_folder_holds_everything_and_the_index_says_so(checkout: Checkout) -> No
         "backends": ({"backend": "cpu", "archs": (), "min_driver": None},),
     }
     assert [(item.kind, item.backend, item.artifact_sha256) for item in index.evidence] == [
-        ("smoke", "cpu", artifact.sha256)
+        ("bench", "cpu", artifact.sha256),
+        ("smoke", "cpu", artifact.sha256),
     ]
     assert index.plan_sha256 == sha256_file(done.folder / "plan.json")  # `sha256sum plan.json` shows it
     assert (index.sequence, index.created, index.waivers) == (1, plan.created, ())
@@ -99,7 +101,7 @@ def test_another_content_removes_what_was_signed_before(checkout: Checkout) -> N
     for name in ("opencoti-release.json.minisig", "SHA256SUMS", "SHA256SUMS.minisig", "c1.intoto.jsonl"):
         (first.folder / name).write_text("signed")
     content = checkout.package(seed=8)
-    checkout.prove(content)
+    checkout.prove_all(content)
     again = stage_now(checkout)
     assert (again.folder / NAME).read_bytes() == content
     assert [path.name for path in again.folder.iterdir() if "sig" in path.name or "SUMS" in path.name] == []
@@ -164,7 +166,7 @@ def test_parts_that_cut_a_chunk_are_refused(checkout: Checkout) -> None:
     document = json.loads(path.read_bytes())
     document["chunks"] |= {"chunkSize": 1 << 16, "count": 8}
     path.write_bytes(render_json(document))
-    checkout.prove(content)
+    checkout.prove_all(content)
     limits = SMALL.model_copy(update={"part_bytes": (1 << 17) + 4096})
     assert refused(checkout, checkout.plan(limits=limits)) == ("part-size-unfit", 3)
 
@@ -231,12 +233,87 @@ def test_partial_set_is_refused_and_so_is_an_unplanned_file(checkout: Checkout) 
     assert refused(checkout, plan) == ("artifact-not-planned", 5)
 
 
-def test_missing_evidence_is_refused_unless_waived_in_public(checkout: Checkout) -> None:
-    checkout.package()
+@pytest.mark.parametrize(("kind", "other"), [("smoke", "bench"), ("bench", "smoke")])
+def test_missing_evidence_is_refused_unless_waived_in_public(
+    checkout: Checkout, kind: str, other: str
+) -> None:
+    checkout.prove(checkout.package(), kind=other)
     assert refused(checkout) == ("evidence-missing", 6)
-    done = stage_now(checkout, checkout.plan(waivers=waive("smoke:cpu", "the box is broken")))
-    assert [(item.name, item.reason) for item in done.index.waivers] == [("smoke:cpu", "the box is broken")]
-    assert "`smoke:cpu`: the box is broken" in (done.folder / "NOTES.md").read_text()
+    done = stage_now(checkout, checkout.plan(waivers=waive(f"{kind}:cpu", "the box is broken")))
+    assert [(item.name, item.reason) for item in done.index.waivers] == [(f"{kind}:cpu", "the box is broken")]
+    assert f"`{kind}:cpu`: the box is broken" in (done.folder / "NOTES.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "played",
+    [
+        {"emulator": "qemu-aarch64"},
+        {"accelerators": [{"name": "llvmpipe", "isSoftware": True, "driver": "Mesa"}]},
+    ],
+)
+def test_what_was_emulated_proves_no_device(checkout: Checkout, played: dict[str, Any]) -> None:
+    content = checkout.cut()
+    device = {"cpuModel": "A processor", "kernel": "Linux 6", **played}
+    checkout.prove(content, kind="bench", device=device)
+    assert [row.state for row in checkout.plan().evidence] == ["present", "missing"]
+    assert refused(checkout) == ("evidence-missing", 6)
+    done = stage_now(checkout, checkout.plan(waivers=waive("bench:cpu")))
+    assert [(item.kind, item.name) for item in done.index.evidence] == [
+        ("bench", f"{NAME}.bench-cpu.json"), ("smoke", f"{NAME}.smoke-cpu.json"),
+    ]  # fmt: skip
+
+
+def edited(plan: Plan, **changes: Any) -> Plan:
+    """Return a plan as somebody leaves it who changes its file."""
+    document = plan.model_dump(mode="json", by_alias=True)
+    return load_plan(render_json(document | changes))
+
+
+def _edited_artifact(plan: Plan, **changes: Any) -> Plan:
+    (artifact,) = plan.model_dump(mode="json", by_alias=True)["artifacts"]
+    return edited(plan, artifacts=[artifact | changes])
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda plan: _edited_artifact(plan, parts=[]),
+        lambda plan: _edited_artifact(plan, parts=[{"name": f"{NAME}.part001", "size": SIZE}]),
+        lambda plan: _edited_artifact(plan, size=SIZE + 1),
+        lambda plan: _edited_artifact(plan, size=None, parts=[]),
+        lambda plan: _edited_artifact(plan, sha256=None),
+        lambda plan: _edited_artifact(plan, state="to build"),
+        lambda plan: _edited_artifact(plan, backends=["cpu", "rocm"]),
+        lambda plan: edited(plan, assets=[]),
+        lambda plan: edited(plan, evidence=[]),
+        lambda plan: edited(plan, requiredEvidence=["smoke"]),
+        lambda plan: edited(plan, backends=[]),
+        lambda plan: edited(plan, limits={"assetMaxBytes": 500_000, "partBytes": 1 << 17, "maxAssets": 9}),
+        lambda plan: edited(plan, waivers=[{"name": "smoke:cpu", "reason": "a\u001b[2Jb"}]),
+    ],
+)
+def test_plan_that_was_edited_is_refused(checkout: Checkout, edit: Callable[[Plan], Plan]) -> None:
+    checkout.cut()
+    plan = checkout.plan(limits=SMALL)
+    assert len(plan.artifacts[0].parts) == 4
+    assert refused(checkout, edit(plan)) == ("plan-inconsistent", 3)
+    assert stage_now(checkout, edited(plan)).is_new is True
+
+
+def test_other_bytes_than_the_planned_ones_are_refused(checkout: Checkout) -> None:
+    checkout.cut()
+    plan = checkout.plan()
+    checkout.prove_all(checkout.package(seed=8))
+    assert refused(checkout, plan) == ("artifact-not-as-planned", 6)
+
+
+def test_artifact_that_lacks_a_planned_backend_is_refused_unless_waived(checkout: Checkout) -> None:
+    asked: dict[str, Any] = {"backends": ("cpu", "rocm"), "archs": ("x86_64",)}
+    plan = checkout.plan(**asked)
+    checkout.cut()
+    assert refused(checkout, plan) == ("artifact-backends-differ", 5)
+    plan = checkout.plan(**asked, waivers=waive("backend:rocm"))
+    assert stage_now(checkout, plan).is_new is True
 
 
 def test_waiver_that_was_not_needed_is_not_in_the_index(checkout: Checkout) -> None:
@@ -252,7 +329,9 @@ def test_failed_test_cannot_be_waived(checkout: Checkout) -> None:
 def test_evidence_of_other_bytes_is_refused_and_of_other_files_is_left_alone(checkout: Checkout) -> None:
     content = checkout.cut()
     checkout.prove(b"old", "another.llamafile")
-    assert [item.name for item in stage_now(checkout).index.evidence] == [f"{NAME}.smoke-cpu.json"]
+    assert [item.name for item in stage_now(checkout).index.evidence] == [
+        f"{NAME}.bench-cpu.json", f"{NAME}.smoke-cpu.json",
+    ]  # fmt: skip
     checkout.prove(content[:-1], backend="vulkan")
     with pytest.raises(OpencotiError) as caught:
         stage_now(checkout)
@@ -273,6 +352,7 @@ def test_evidence_cannot_take_the_place_of_another_file(checkout: Checkout, name
     """The name of an evidence file comes from a machine that holds no key (case B44)."""
     content = checkout.package()
     plan = checkout.plan()
+    checkout.prove_all(content)
     path = checkout.prove(content)
     path.rename(path.with_name(name))
     assert refused(checkout, plan)[0] == expected
