@@ -19,6 +19,7 @@ from ci.dso import cli as dso_cli
 from ci.package import cli as package_cli
 from ci.package import cli_embed
 from ci.patches import cli as patches_cli
+from ci.patches import rebase_cli
 from ci.program import CommandModule, make_parser, run_program
 from ci.smoke import cli as smoke_cli
 from ci.sources import cli as sources_cli
@@ -28,6 +29,7 @@ from ci.verify import cli as verify_cli
 _MODULES: tuple[CommandModule, ...] = (
     sources_cli,
     patches_cli,
+    rebase_cli,
     toolchains_cli,
     build_cli,
     package_cli,

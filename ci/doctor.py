@@ -54,6 +54,7 @@ def run_doctor(args: argparse.Namespace, context: Context) -> int:
         _cache,
         _container_engine,
         _isolation,
+        _ape_lane,
     )
     findings = [check(context) for check in checks]
     findings += [*_backends(context), _libraries()]
@@ -125,6 +126,32 @@ def _isolation(context: Context) -> Finding:
         is_required=False,
         found="host stages run without network" if mode else "host stages keep the network",
         advice="" if mode else "user namespaces are off (sysctl kernel.unprivileged_userns_clone)",
+    )
+
+
+def _ape_lane(context: Context) -> Finding:
+    """Whether `--lane auto` means ape here, and what it would take."""
+    from ci.ape.toolchain import has_cosmocc
+    from ci.sources.lanes import find_lane
+    from ci.sources.submodule import is_initialised
+    from opencoti.errors import MissingError
+
+    try:
+        lane = find_lane(context.layout, "ape")
+    except MissingError as error:
+        return Finding(name="lane ape", is_ok=False, is_required=False, found=str(error), advice=error.hint)
+    missing = {
+        "the submodule": is_initialised(context.layout.sources / lane.pin.stem),
+        "cosmocc": has_cosmocc(context.layout),
+    }
+    lacking = [name for name, is_there in missing.items() if not is_there]
+    without = f"without {' and '.join(lacking)}: " if lacking else ""
+    return Finding(
+        name="lane ape",
+        is_ok=not lacking,
+        is_required=False,
+        found=f"{without}--lane auto means {'elf' if lacking else 'ape'}",
+        advice="see docs/how-to/build-the-ape-lane.md if you want it" if lacking else "",
     )
 
 

@@ -1,9 +1,10 @@
 """Source pins: which upstream tree is built, as one line in `vendors/pin/<source>.txt`.
 
-Two forms, one line, `#` starts a comment:
+Three forms, one line, `#` starts a comment:
 
     sdist:<project>==<version>#<folder> <commit> <tag> sha256=<hex> [tree=<git tree id>]
     <url> <commit> <tag> [tree=<git tree id>]
+    submodule:<url> <commit> <tag> [tree=<git tree id>]
 
 `commit` is the upstream commit (40 hex), `tag` the upstream version, `tree` the git tree id (40 hex) of the
 pristine tree, which anyone can compute with `git write-tree`.
@@ -23,6 +24,7 @@ _TAG = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 _SDIST = re.compile(
     r"sdist:(?P<project>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.]+)#(?P<folder>[A-Za-z0-9._/-]+)"
 )
+_SUBMODULE = "submodule:"
 _GIT_URL = re.compile(r"(https://|file:///|ssh://|git@)\S+")
 
 
@@ -44,11 +46,21 @@ class GitOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SubmoduleOrigin:
+    """A git submodule of this checkout, `vendors/sources/<name of the pin>`, which the user brings there.
+
+    Its own submodules belong to the source, and so do the patches that it applies to them.
+    """
+
+    url: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourcePin:
     """One pinned upstream tree."""
 
     name: str
-    origin: SdistOrigin | GitOrigin
+    origin: SdistOrigin | GitOrigin | SubmoduleOrigin
     commit: str
     tag: str
     tree: str | None
@@ -56,7 +68,13 @@ class SourcePin:
 
     @property
     def version(self) -> str:
-        """The `<ver>` of file names and version strings: upstream version and seven digits of the commit."""
+        """The `<ver>` of file names and version strings: upstream version and seven digits of the commit.
+
+        A submodule is pinned at a release of its upstream, whose number says it all; the engine looks for
+        its libraries below a folder of that name.
+        """
+        if isinstance(self.origin, SubmoduleOrigin):
+            return self.tag
         return f"{self.tag}-g{self.commit[:7]}"
 
     @classmethod
@@ -78,7 +96,12 @@ class SourcePin:
         lines = [line for line in lines if line and not line.startswith("#")]
         if len(lines) != 1:
             raise _malformed(path, f"expected one line that is no comment, found {len(lines)}")
-        return cls._parse(lines[0].split(), path)
+        return cls.from_line(lines[0], path)
+
+    @classmethod
+    def from_line(cls, line: str, path: Path) -> SourcePin:
+        """Read the one line of a pin; `path` gives the source its name. Raises `pin-malformed`."""
+        return cls._parse(line.split(), path)
 
     @classmethod
     def _parse(cls, words: list[str], path: Path) -> SourcePin:
@@ -111,7 +134,7 @@ def _options(words: list[str], path: Path) -> dict[str, str]:
     return options
 
 
-def _origin(text: str, options: dict[str, str], path: Path) -> SdistOrigin | GitOrigin:
+def _origin(text: str, options: dict[str, str], path: Path) -> SdistOrigin | GitOrigin | SubmoduleOrigin:
     if match := _SDIST.fullmatch(text):
         sha256 = options.pop("sha256", "")
         if not is_sha256(sha256):
@@ -120,10 +143,13 @@ def _origin(text: str, options: dict[str, str], path: Path) -> SdistOrigin | Git
         if folder.startswith("/") or ".." in folder.split("/"):
             raise _malformed(path, f"folder {folder!r} leaves the archive")
         return SdistOrigin(project=match["project"], version=match["version"], folder=folder, sha256=sha256)
-    if _GIT_URL.fullmatch(text):
-        return GitOrigin(url=text)
+    url = text.removeprefix(_SUBMODULE)
+    if _GIT_URL.fullmatch(url):
+        return GitOrigin(url=url) if url == text else SubmoduleOrigin(url=url)
     raise _malformed(
-        path, f"origin {text[:80]!r} is neither `sdist:<project>==<version>#<folder>` nor a git URL"
+        path,
+        f"origin {text[:80]!r} is neither `sdist:<project>==<version>#<folder>`, nor `submodule:<git url>`, "
+        "nor a git URL",
     )
 
 

@@ -1,4 +1,7 @@
-"""Assembling an artifact of the elf lane: loader + members + index, its chunk table and its manifest.
+"""Assembling an artifact: executable + members + index, its chunk table and its manifest.
+
+In the elf lane the executable is our loader, and the engine a member. In the ape lane it is the engine
+itself, which may have members of its own: they stay, and count as part of it. It reads no index.
 
 Pure of the pipeline: it gets files and facts and writes three files into one folder. What must be
 built first, and where facts come from, is not known here.
@@ -6,6 +9,7 @@ built first, and where facts come from, is not known here.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +27,7 @@ from ci.package.naming import (
     artifact_name,
     embedder_name,
 )
+from ci.package.streams import Pump
 from ci.package.zipreader import check_own_layout, find_archive, read_archive
 from ci.package.zipwriter import (
     NewMember,
@@ -62,8 +67,8 @@ class PackageInputs:
     """Everything that goes into one artifact.
 
     Attributes:
-        loader: the static executable in front; it has no zip of its own.
-        entry: the program that the loader starts; its file name is its member name.
+        loader: the executable in front; in the elf lane it has no zip of its own.
+        entry: the engine. In the elf lane a member, which the loader starts; in the ape lane `loader` itself.
         libraries: shared objects beside it: backends and what they link to.
         licences: member name to text, or to a file that holds it.
         product: the bare engine, or an engine with an embedding model.
@@ -98,6 +103,11 @@ class PackageInputs:
     skipped_backends: tuple[SkippedBackend, ...] = ()
     partial: tuple[str, ...] = ()
     is_cpu_only: bool = False
+
+    @property
+    def programs(self) -> tuple[Path, ...]:
+        """What becomes a member that can be executed."""
+        return (*((self.entry,) if self.lane == "elf" else ()), *self.libraries)
 
     @property
     def name(self) -> str:
@@ -167,7 +177,7 @@ def assemble(inputs: PackageInputs, out_folder: Path, console: Console) -> Packa
             inputs=inputs,
             artifact=artifact,
             members=list_members(inputs),
-            loader=_measure_loader(inputs.loader),
+            loader=_measure_loader(inputs),
             console=console,
         )
         current = _current_manifest(job)
@@ -185,7 +195,7 @@ def list_members(inputs: PackageInputs) -> tuple[NewMember, ...]:
         ConfigError: `.args` or a model is not what it must be.
         UsageError: `member-unreadable`, a model.
     """
-    members = [NewMember(name=path.name, mode=0o755, path=path) for path in (inputs.entry, *inputs.libraries)]
+    members = [NewMember(name=path.name, mode=0o755, path=path) for path in inputs.programs]
     for name, text in inputs.licences.items():
         if isinstance(text, Path):
             members.append(NewMember(name=name, mode=0o644, path=text))
@@ -200,17 +210,27 @@ def list_members(inputs: PackageInputs) -> tuple[NewMember, ...]:
     return tuple(sorted(members, key=lambda member: member.name))
 
 
-def _measure_loader(path: Path) -> Loader:
+def _measure_loader(inputs: PackageInputs) -> Loader:
+    """Measure what comes before the new members: the executable, with members of its own in the ape lane."""
+    path = inputs.loader
     with open_input(path) as source:
-        if find_archive(source.file, str(path)) is not None:
+        archive = find_archive(source.file, str(path))
+        if archive is not None and inputs.lane == "elf":
             raise ConfigError(
                 "loader-has-members",
                 f"cannot use {path} as loader",
                 why="it ends in a zip already, whose members the index would not list",
                 hint="build the loader again: `python -m ci package` does it",
             )
-        source.file.seek(0)
-        return Loader(sha256=sha256_stream(source.file), size=source.size)
+        size = source.size if archive is None else archive.directory_offset
+        return Loader(sha256=_hash_start(source.handle, size), size=size)
+
+
+def _hash_start(handle: int, size: int) -> str:
+    digest = hashlib.sha256()
+    with Pump(threads=1) as pump:
+        pump.feed(handle, 0, size, (digest,))
+    return digest.hexdigest()
 
 
 def _write(job: _Job) -> Packaged:
@@ -219,7 +239,13 @@ def _write(job: _Job) -> Packaged:
     def before_rename(file: IO[bytes], written: WrittenArchive) -> None:
         """Check the file and its manifest while the old artifact still stands."""
         origin = job.artifact.name
-        check_own_layout(file, read_archive(file, origin), origin, executable_size=job.loader.size)
+        check_own_layout(
+            file,
+            read_archive(file, origin),
+            origin,
+            executable_size=job.loader.size,
+            has_host_members=job.inputs.lane == "ape",
+        )
         built.append(_manifest(job, written))
         _remove(job.manifest)
 
@@ -227,7 +253,7 @@ def _write(job: _Job) -> Packaged:
         job.inputs.loader,
         job.members,
         job.artifact,
-        last=lambda members: [_index_member(job.inputs, [_indexed(member) for member in members])],
+        last=lambda members: _last_members(job.inputs, [_indexed(member) for member in members]),
         options=WriteOptions(mode=0o755, on_progress=progress(job.console), before_rename=before_rename),
     )
     chunks.write(job.chunks, written.chunks)
@@ -251,6 +277,10 @@ def _indexed(member: WrittenMember) -> IndexedFile:
 
 def _mode_text(mode: int) -> IndexMode:
     return "0755" if mode == 0o755 else "0644"
+
+
+def _last_members(inputs: PackageInputs, files: Sequence[IndexedFile]) -> list[NewMember]:
+    return [_index_member(inputs, files)] if inputs.lane == "elf" else []
 
 
 def _index_member(inputs: PackageInputs, files: Sequence[IndexedFile]) -> NewMember:
@@ -344,10 +374,12 @@ def _has_same_members(job: _Job, old: Manifest) -> bool:
                 name=member.name, sha256=recorded.sha256, size=recorded.size, mode=_mode_text(member.mode)
             )
         )
-    index, recorded = _index_member(job.inputs, files), old.member(INDEX_NAME)
-    if recorded is None or not _is_same(index, recorded):
-        return False
-    return len(old.members) == len(job.members) + 1
+    last = _last_members(job.inputs, files)
+    for index in last:
+        recorded = old.member(INDEX_NAME)
+        if recorded is None or not _is_same(index, recorded):
+            return False
+    return len(old.members) == len(job.members) + len(last)
 
 
 def _is_same(member: NewMember, recorded: Member) -> bool:

@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ci.ape.cli import add_side_load_option, is_ape
 from ci.build_cli import add_arch_option, options_of
 from ci.context import Context
 from ci.engines.cli import add_engine_options
+from ci.sources.lanes import add_lane_option
 
 if TYPE_CHECKING:
     from ci.package.artifact import Packaged
     from ci.package.command import PackageOptions
+    from ci.package.plan import PackagePlan
 
 
 def register(
@@ -64,6 +67,8 @@ def register(
         "--plan", action="store_true", help="build and write nothing: print what would be embedded"
     )
     add_arch_option(parser)
+    add_lane_option(parser)
+    add_side_load_option(parser)
     add_engine_options(parser)
     parser.set_defaults(command=run)
 
@@ -75,18 +80,30 @@ def run(args: argparse.Namespace, context: Context) -> int:
     from ci.package.planning import plan_package
 
     options = _options(args)
+    is_other = is_ape(args, context)
     if args.plan:
-        plan = plan_package(context, options)
+        plan = _plan_ape(context, options) if is_other else plan_package(context, options)
         context.console.result(plan.text(), plan.as_dict())
         return 0
-    check_request(options)
-    done = package_set(context, build_cpu(context, options_of(args)), options)
+    if is_other:
+        from ci.ape import cli as ape
+
+        done = ape.package(args, options_of(args), options, context)
+    else:
+        check_request(options)
+        done = package_set(context, build_cpu(context, options_of(args)), options)
     made = [done.engine, *([done.embedder] if done.embedder else [])]
     data = _as_dict(done.engine)
     if done.embedder:
         data["embedder"] = _as_dict(done.embedder)
     context.console.result("\n".join(str(item.artifact) for item in made), data)
     return 0
+
+
+def _plan_ape(context: Context, options: PackageOptions) -> PackagePlan:
+    from ci.ape.planning import plan_package
+
+    return plan_package(context, options)
 
 
 def _options(args: argparse.Namespace) -> PackageOptions:

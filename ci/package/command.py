@@ -22,7 +22,7 @@ from ci.package.bundle import Bundle
 from ci.package.content import model_member
 from ci.package.gpu import GpuParts, find_gpu
 from ci.package.loader import build_loader, loader_source_hash
-from ci.package.naming import size_warnings
+from ci.package.naming import Lane, size_warnings
 from ci.package.tag import read_tag
 from ci.repository import repository_facts
 from ci.sources.vendoring import origin_text
@@ -101,8 +101,12 @@ def package_set(context: Context, built: BackendBuild, options: PackageOptions) 
     )
     for item in choice.skipped:
         context.console.warn(f"{item.backend} is not in the artifact: {item.reason}")
+    return assemble_set(context, _inputs(context, built, options, choice, gpu), options)
+
+
+def assemble_set(context: Context, inputs: PackageInputs, options: PackageOptions) -> PackagedSet:
+    """Assemble the engine artifact from its inputs and, with a model, the one that holds both."""
     out = options.out or context.layout.dist / "llamafile"
-    inputs = _inputs(context, built, options, choice, gpu)
     engine = _assemble(context, inputs, out)
     if options.model is None:
         return PackagedSet(engine=engine)
@@ -137,18 +141,21 @@ def _assemble(context: Context, inputs: PackageInputs, out: Path) -> Packaged:
 def _with_model(inputs: PackageInputs, options: PackageOptions) -> PackageInputs:
     """Return the inputs of the artifact with the model, from those of the bare engine."""
     return replace(
-        inputs, product="embedder", models=options.models, args=embedder_arguments(inputs.entry, options)
+        inputs,
+        product="embedder",
+        models=options.models,
+        args=embedder_arguments(inputs.entry, options, lane=inputs.lane),
     )
 
 
-def embedder_arguments(engine: Path, options: PackageOptions) -> bytes:
+def embedder_arguments(engine: Path, options: PackageOptions, *, lane: Lane = "elf") -> bytes:
     """Return the `.args` of the artifact with a model: the file that was given, or generated ones."""
     assert options.model is not None
     given = read_args(options)
     if given is not None:
         return given
     mmproj = options.mmproj.name if options.mmproj else None
-    return embedder_args(engine, lane="elf", model=options.model.name, mmproj=mmproj)
+    return embedder_args(engine, lane=lane, model=options.model.name, mmproj=mmproj)
 
 
 def _inputs(
@@ -182,8 +189,8 @@ def _inputs(
         arch=built.arch,
         git_commit=repository.commit,
         git_dirty=repository.is_dirty,
-        sources=(_source(built),),
-        patches=_patches(built),
+        sources=(source_of(built),),
+        patches=patches_of(built),
         patch_set_hash=built.source.patch_set_hash,
         toolchains=(*_toolchains(built), *gpu.toolchains(choice.gpu)),
         host_binary=_host_binary(facts[elf.SERVER]),
@@ -272,7 +279,8 @@ def read_args(options: PackageOptions) -> bytes | None:
         ) from exc
 
 
-def _source(built: BackendBuild) -> Source:
+def source_of(built: BackendBuild) -> Source:
+    """Return what the manifest says of the source."""
     pin = built.source.pin
     return Source(
         name=pin.name,
@@ -284,7 +292,8 @@ def _source(built: BackendBuild) -> Source:
     )
 
 
-def _patches(built: BackendBuild) -> tuple[Patch, ...]:
+def patches_of(built: BackendBuild) -> tuple[Patch, ...]:
+    """Return what the manifest says of the patches."""
     return tuple(
         Patch(
             series=built.source.pin.name,

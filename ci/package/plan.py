@@ -129,10 +129,14 @@ def plan_artifact(
     entry: str,
     args: bytes | None,
 ) -> PlannedArtifact:
-    """Lay the members out as the writer does; the index is added here."""
+    """Lay the members out as the writer does; the index of the elf lane is added here.
+
+    The size is known before the build only there: an engine of the ape lane may have members of its own,
+    whose directory moves to the end.
+    """
     ordered = sorted(members, key=lambda member: member.name)
     known = [(m.name, m.mode, m.size) for m in ordered if m.size is not None]
-    if len(known) == len(ordered):
+    if lane == "elf" and len(known) == len(ordered):
         index = _index_size(version_string, entry, known)
         ordered.append(PlannedMember(name=INDEX_NAME, mode=0o644, size=index, origin="made while packaging"))
         known.append((INDEX_NAME, 0o644, index))

@@ -114,11 +114,25 @@ def read_archive(file: IO[bytes], origin: str) -> Archive:
     return archive
 
 
-def check_own_layout(file: IO[bytes], archive: Archive, origin: str, *, executable_size: int) -> None:
+def check_own_layout(
+    file: IO[bytes],
+    archive: Archive,
+    origin: str,
+    *,
+    executable_size: int,
+    has_host_members: bool = False,
+) -> None:
     """Check what the writer promises of an artifact: see docs/reference/artifact.md.
 
     Stored members only, aligned data, nothing but zeros between the executable, the members and the
     directory, gaps shorter than the alignment, no comment, no prefix.
+
+    Args:
+        file: the artifact.
+        archive: what was read of it.
+        origin: its name, for messages.
+        executable_size: bytes in front of the members.
+        has_host_members: the executable may have members of its own, which lie in these bytes.
 
     Raises:
         VerificationError: `zip-malformed`.
@@ -128,6 +142,8 @@ def check_own_layout(file: IO[bytes], archive: Archive, origin: str, *, executab
         source.refuse("its offsets do not count from the start of the file, or it has a comment")
     end = executable_size
     for entry in sorted(archive.entries, key=lambda item: item.header_offset):
+        if has_host_members and entry.data_end <= executable_size:
+            continue
         _check_own_entry(source, entry, end)
         end = entry.data_end
     if end != archive.directory_offset:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ci.patches.conventions import README, series_problems
 from ci.patches.lint import lint_series
 from ci.patches.objects import Base, apply_series, links_of
 from ci.patches.series import Series, patch_set_hash, read_series
 from ci.patches.worktree import BASE_REF, TreeState, WorkTree, read_refs, read_state
 from ci.paths import Layout
-from ci.pins import SourcePin
+from ci.pins import SourcePin, SubmoduleOrigin
 from ci.sources.lanes import find_lane
+from ci.sources.submodule import look, shown
 from opencoti.console import Console
-from opencoti.errors import OpencotiError
+from opencoti.errors import OpencotiError, storage_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,8 @@ class CheckReport:
     offsets: tuple[str, ...]
     problem: str
     """Why the series would not apply, empty when it would, or when there is no tree to try it on."""
+    lint: tuple[str, ...] = ()
+    """Rules of `ci.patches.conventions` that the series breaks."""
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
@@ -39,6 +43,7 @@ class CheckReport:
             *(f"  {patch.name}  {patch.title}" for patch in self.series.patches),
             *(f"  INVALID {patch.name}: {patch.why}" for patch in self.series.invalid),
             *(f"  offset  {offset}" for offset in self.offsets),
+            *(f"  LINT    {text}" for text in self.lint),
             *([f"  FAILS   {self.problem}"] if self.problem else []),
         ]
 
@@ -59,6 +64,7 @@ class CheckReport:
             "patch_set_hash": self.patch_set_hash,
             "offsets": list(self.offsets),
             "problem": self.problem,
+            "lint": list(self.lint),
         }
 
 
@@ -67,19 +73,45 @@ def check(layout: Layout, console: Console, *, lane: str = "auto") -> CheckRepor
 
     Raises:
         ConfigError: the pin cannot be read.
-        MissingError: `lane-missing`.
+        MissingError: `lane-missing`; `submodule-uninitialized`.
+        StorageError: a file of the series cannot be read.
     """
     tree = WorkTree(lane=find_lane(layout, lane))
     pin = SourcePin.load(tree.lane.pin)
     series = read_series(tree.lane.series)
-    report = _look(tree, pin, series)
+    report = replace(
+        _look(tree, pin, series), lint=series_problems(series, _readme(series), lane=tree.lane.name)
+    )
     for patch in series.invalid:
         console.warn(f"{patch.name} is invalid: {patch.why}")
+    for text in (*report.lint, *_submodule_drift(layout, pin)):
+        console.warn(text)
     if report.state not in ("clean", "missing"):
         console.warn(f"the working tree is {report.state}: {'; '.join(report.details)}")
     if report.problem:
         console.warn(report.problem)
     return report
+
+
+def _readme(series: Series) -> str | None:
+    try:
+        return (series.folder / README).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise storage_error(exc, f"cannot read {series.folder / README}") from exc
+
+
+def _submodule_drift(layout: Layout, pin: SourcePin) -> tuple[str, ...]:
+    """Say where a submodule is not what the pin names: its developer may just be moving on."""
+    if not isinstance(pin.origin, SubmoduleOrigin):
+        return ()
+    state = look(layout, pin)
+    folder = shown(layout, layout.sources / pin.name)
+    found = [f"it holds edits, first {state.edits[0]}"] if state.edits else []
+    if state.head != pin.commit:
+        found.append(f"it is at {state.head[:12]}, pin {pin.path.name} says {pin.commit[:12]}")
+    return tuple(f"{folder}: {text}; `apply` refuses that" for text in found)
 
 
 def _look(tree: WorkTree, pin: SourcePin, series: Series) -> CheckReport:

@@ -28,7 +28,7 @@ class Lane:
 
 
 def find_lane(layout: Layout, name: str) -> Lane:
-    """Return a lane by name; `auto` is `ape` where its source is vendored, else `elf`.
+    """Return a lane by name; `auto` is `ape` where its source and its compiler are there, else `elf`.
 
     Raises:
         UsageError: `unknown-lane`.
@@ -37,10 +37,7 @@ def find_lane(layout: Layout, name: str) -> Lane:
     if name not in CHOICES:
         raise UsageError("unknown-lane", f"there is no lane {name!r}", hint=f"lanes are {', '.join(CHOICES)}")
     if name == _AUTO:
-        ape = _lane(layout, "ape")
-        return (
-            ape if ape.pin.is_file() and (layout.sources / _SOURCES["ape"]).is_dir() else _lane(layout, "elf")
-        )
+        return _lane(layout, "ape" if _has_ape(layout) else "elf")
     lane = _lane(layout, name)
     if not lane.pin.is_file():
         raise MissingError(
@@ -60,6 +57,17 @@ def _lane(layout: Layout, name: str) -> Lane:
         series=layout.patches / source,
         tree=layout.build / "src" / name,
     )
+
+
+def _has_ape(layout: Layout) -> bool:
+    """Tell whether the ape lane can be built: an uninitialized submodule is a folder too, an empty one."""
+    from ci.sources.submodule import is_initialised
+
+    if not _lane(layout, "ape").pin.is_file() or not is_initialised(layout.sources / _SOURCES["ape"]):
+        return False
+    from ci.ape.toolchain import has_cosmocc
+
+    return has_cosmocc(layout)
 
 
 def add_lane_option(parser: argparse.ArgumentParser) -> None:

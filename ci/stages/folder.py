@@ -1,8 +1,8 @@
 """The build folder of a stage: kept between runs so that ninja is incremental, wiped when that is unsafe.
 
 Beside the folder lies `<stage>.state.json` with the fingerprint of what configured it; inside, while a
-step runs, `.opencoti-step` names it. A step that did not end well leaves that file behind: ninja repairs
-its own half-done work, a half-done configuration is thrown away.
+step runs, `.opencoti-step` names it. A step that did not end well leaves that file behind: ninja and make
+repair their own half-done work, a half-done configuration is thrown away.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from opencoti.errors import storage_error
 from opencoti.files import write_atomic
 
 _MARKER: Final = ".opencoti-step"
-_RESUMABLE_PROGRAMS: Final = frozenset({"ninja"})
+_RESUMABLE_PROGRAMS: Final = frozenset({"make", "ninja"})
 
 
 def prepare_folder(out: Path, fingerprint: str, console: Console, *, is_fresh: bool = False) -> None:

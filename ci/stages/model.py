@@ -54,6 +54,8 @@ class Stage:
         outputs: paths or globs under `{out}`; each must match at least one file.
         labels: words of the steps that only name the product. A build folder configured with other labels
             is configured again and stays; any other change of the commands empties it.
+        folder_name: its build folder and log where they must lie apart from those of another source; it
+            changes no product and is no part of the key. Its name if empty.
         memory_limit_mb: limit of a container, in MiB; the host engine sets none.
         pids_limit: limit of processes in a container; the host engine sets none.
     """
@@ -66,6 +68,7 @@ class Stage:
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
     labels: tuple[str, ...] = ()
+    folder_name: str = ""
     memory_limit_mb: int | None = None
     pids_limit: int | None = None
 
@@ -75,6 +78,11 @@ class Stage:
                 raise ConfigError(
                     "stage-output-outside", f"output {path!r} of stage {self.name} leaves its folder"
                 )
+
+    @property
+    def place(self) -> str:
+        """The name of its build folder and log."""
+        return self.folder_name or self.name
 
     def key(self, toolchain_id: str) -> str:
         """Return the content key (SHA-256) of this stage's result.

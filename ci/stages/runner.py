@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,6 +54,7 @@ def run_stage(
     console: Console,
     jobs: int,
     use_cache: bool = True,
+    accept: Callable[[Path, Path], None] | None = None,
 ) -> StageResult:
     """Return the outputs of a stage, from the cache or by building them.
 
@@ -66,6 +67,8 @@ def run_stage(
         jobs: how many compilers run at the same time.
         use_cache: False builds from scratch: no finished stage, no build folder and no compiler cache
             of an earlier run is used, and none is left behind.
+        accept: called with the build folder and the log when all steps ended well, before anything is kept;
+            what it raises fails the stage.
 
     Raises:
         BuildError: a step failed, or an output is missing.
@@ -83,10 +86,10 @@ def run_stage(
     # `--engine auto` may have settled on another engine while it prepared.
     if use_cache and prepared.id != toolchain_id and (hit := cache.find(stage.key(prepared.id))):
         return _from_cache(stage, hit, console)
-    out = layout.build / "stages" / engine.name / stage.name
-    with exclusive_lock(out.with_name(f"{stage.name}.lock"), f"build folder {out}"):
+    out = layout.build / "stages" / engine.name / stage.place
+    with exclusive_lock(out.with_name(f"{stage.place}.lock"), f"build folder {out}"):
         build = _Build(stage, engine, prepared, layout=layout, source=source, out=out, console=console)
-        return build.run(jobs=jobs, cache=cache if use_cache else None)
+        return build.run(jobs=jobs, cache=cache if use_cache else None, accept=accept)
 
 
 def _from_cache(stage: Stage, hit: CachedStage, console: Console) -> StageResult:
@@ -126,10 +129,12 @@ class _Build:
         self._source = source
         self._out = out
         self._console = console
-        self._log = layout.logs / f"{stage.name}-{engine.name}.log"
+        self._log = layout.logs / f"{stage.place}-{engine.name}.log"
         self._key = stage.key(prepared.id)
 
-    def run(self, *, jobs: int, cache: StageCache | None) -> StageResult:
+    def run(
+        self, *, jobs: int, cache: StageCache | None, accept: Callable[[Path, Path], None] | None = None
+    ) -> StageResult:
         """Build; with a cache incrementally and stored there, without from scratch."""
         started = time.monotonic()
         self._prepare(is_fresh=cache is None)
@@ -150,6 +155,8 @@ class _Build:
         finally:
             if cache is None:
                 shutil.rmtree(tool_cache, ignore_errors=True)
+        if accept is not None:
+            accept(self._out, self._log)
         return self._finish(time.monotonic() - started, cache)
 
     def _prepare(self, *, is_fresh: bool) -> None:
@@ -159,7 +166,7 @@ class _Build:
 
     def _tool_cache(self, *, is_private: bool) -> Path:
         if is_private:
-            folder = self._out.with_name(f"{self._stage.name}.tool-cache")
+            folder = self._out.with_name(f"{self._stage.place}.tool-cache")
             shutil.rmtree(folder, ignore_errors=True)
         else:
             folder = self._layout.cache / "tool-cache" / f"{self._engine.name}-{self._prepared.id[:16]}"

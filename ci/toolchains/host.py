@@ -26,6 +26,7 @@ from opencoti.console import Console
 from opencoti.errors import MissingError, storage_error
 
 SYSTEM: Final = "system"
+COSMOCC: Final = "cosmocc"
 SYSTEM_PROGRAMS: Final = ("cmake", "ninja", "cc", "c++", "ar", "ranlib")
 _STAMP: Final = ".opencoti-toolchain.json"
 
@@ -67,6 +68,10 @@ def find_toolchain(name: str, layout: Layout) -> HostToolchain:
             from ci.toolchains.probed import ProbedToolchain
 
             return ProbedToolchain(backend, layout)
+    if name == COSMOCC:
+        from ci.ape.toolchain import CosmoccToolchain
+
+        return CosmoccToolchain(Recipe.load(layout.containers / name), layout)
     return WheelToolchain(Recipe.load(layout.containers / name), layout)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
     """Add the command `verify`."""
+    from ci.sources.lanes import add_lane_option
+
     parser = subparsers.add_parser(
         "verify",
         parents=[common],
@@ -44,6 +46,7 @@ def register(subparsers: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pid", type=int, metavar="N", help="the same of a running engine; with --manifest, its bytes too"
     )
+    add_lane_option(parser)
     parser.set_defaults(command=run)
 
 
@@ -74,5 +77,5 @@ def _inspect(args: argparse.Namespace, context: Context) -> FeatureReport:
     from ci.verify.features_command import inspect_features, inspect_process
 
     if args.pid is not None:
-        return inspect_process(args.pid, context.layout, manifest=args.manifest)
-    return inspect_features(args.file or newest_artifact(context.layout), context.layout)
+        return inspect_process(args.pid, context.layout, manifest=args.manifest, lane=args.lane)
+    return inspect_features(args.file or newest_artifact(context.layout), context.layout, lane=args.lane)

@@ -1,0 +1,2 @@
+#include "ggml.h"
+int ggml_alloc_answer(void) { return 3; }

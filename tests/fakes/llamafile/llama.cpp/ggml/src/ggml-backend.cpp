@@ -1,0 +1,2 @@
+#include "ggml.h"
+int ggml_backend_answer(void) { return ggml_type_size(2); }

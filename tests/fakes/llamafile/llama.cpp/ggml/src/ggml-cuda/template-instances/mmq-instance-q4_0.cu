@@ -1,0 +1,2 @@
+#include "../common.cuh"
+extern "C" int mmq_answer(void) { return 40; }

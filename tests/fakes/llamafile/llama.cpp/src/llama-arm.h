@@ -1,0 +1,1 @@
+#define LLAMA_ARM_EXTRA 64

@@ -1,0 +1,1 @@
+#define LLAMA_CONTEXT_SIZE 4096

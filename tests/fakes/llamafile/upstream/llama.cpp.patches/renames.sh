@@ -1,0 +1,2 @@
+#!/bin/bash
+mv src/llama-old-name.c src/llama.c

@@ -1,0 +1,2 @@
+#include "tinyblas.h"
+int tinyblas_answer(void) { return 7; }

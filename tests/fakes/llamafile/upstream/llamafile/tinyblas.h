@@ -1,0 +1,1 @@
+int tinyblas_answer(void);
