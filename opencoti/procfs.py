@@ -134,6 +134,35 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def anonymous_bytes(pid: int) -> int:
+    """Return how much memory a process holds that is no file's: heaps, caches, buffers; 0 when it is gone."""
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    # `Anonymous:        12345 kB`
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:")), 0)
+
+
+def processor_seconds(pid: int) -> float:
+    """Return how long the threads of a process have run on processors, those that ended left out.
+
+    On a busy machine it says what a request costs where a clock says how long others were served first.
+    """
+    total_ns = 0
+    try:
+        threads = os.listdir(_PROC / str(pid) / "task")
+    except OSError:
+        return 0.0
+    for thread in threads:
+        try:
+            # `RUNNING_NS WAITING_NS SLICES`
+            total_ns += int((_PROC / str(pid) / "task" / thread / "schedstat").read_text().split()[0])
+        except (OSError, IndexError, ValueError):
+            continue
+    return total_ns / 1e9
+
+
 def _stat_fields(pid: int) -> list[str] | None:
     """Return the fields of `/proc/PID/stat` after the name, None when the process is gone."""
     try:

@@ -4,12 +4,13 @@ Tokens count here and no time: the model is tiny, so long prefixes are affordabl
 first, `lost` is what the engine computed again although the session had sent it before; newly added text is
 not part of it. As many sessions as slots take turns. Beside them, the same conversations as plain requests,
 which choose no slot. A session whose prefix is not stable is reported with the place of the break. The whole
-takes about ten minutes on two quiet cores.
+takes about ten minutes on two quiet cores, and several times that on busy ones: what is measured is handed on
+after each step, so that a run which is cut off leaves a report of what it had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -48,8 +49,14 @@ class Lost:
         return text + (f"; prefix not stable: {self.breaks[0]}" if self.breaks else "")
 
 
-def run(context: Context, *, runs: int) -> Report:
-    """Measure every prefix alone and interleaved; `runs` is how many turns follow the first, at most 7."""
+def run(context: Context, *, runs: int, keep: Callable[[Report], None] | None = None) -> Report:
+    """Measure every prefix alone and interleaved.
+
+    Args:
+        context: checkout and console.
+        runs: how many turns follow the first, at most 7.
+        keep: is given the report as far as it goes, after each step.
+    """
     turns = min(runs, 7)
     facts: dict[str, object] = {"limit": f"{LIMIT_SHARE:.0%} of the prefix beyond what was newly added"}
     with prepared(context.layout) as case:
@@ -61,7 +68,13 @@ def run(context: Context, *, runs: int) -> Report:
                     name = f"{tokens // 1000}k, {count} at once, {way}"
                     facts[name] = str(lost)
                     context.console.info(f"{name}: {lost}")
-    return Report(title="tokens computed again", samples=[], facts=facts)
+                if keep is not None:
+                    keep(_report(facts))
+    return _report(facts)
+
+
+def _report(facts: dict[str, object]) -> Report:
+    return Report(title="tokens computed again", samples=[], facts=dict(facts))
 
 
 def measure(case: Case, tokens: int, *, sessions: int, turns: int) -> dict[str, Lost]:

@@ -8,13 +8,14 @@ folder that knows the other files by their times stays valid. A patch that fails
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 from ci.patches.lint import lint_series
 from ci.patches.model import AppliedPatch, AppliedTree
 from ci.patches.moving import adopt, adopt_source, create, move, recover, sweep, wipe
 from ci.patches.objects import Base, apply_series, check_result, links_of
 from ci.patches.record import check_lock, read_lock, read_record, write_lock, write_record
-from ci.patches.series import Series, patch_set_hash, read_series, require_valid
+from ci.patches.series import Series, first_part, patch_set_hash, read_series, require_valid
 from ci.patches.worktree import (
     TreeState,
     WorkTree,
@@ -33,23 +34,34 @@ from opencoti.errors import BuildError, storage_error
 __all__ = ["AppliedPatch", "AppliedTree", "apply", "record_series", "reset"]
 
 
-def apply(layout: Layout, console: Console, *, lane: str = "auto", offline: bool = False) -> AppliedTree:
+def apply(
+    layout: Layout, console: Console, *, lane: str = "auto", offline: bool = False, until: str = ""
+) -> AppliedTree:
     """Apply the series of a lane to its working tree, strictly; do nothing if that is done.
 
+    With `until`, the number of a patch, only the series up to that patch, in a working tree of its own.
+
     Raises:
+        UsageError: `series-until`, there is no such patch.
         BuildError: `patch-failed`, `patch-ambiguous`; `tree-edited`, the tree holds what no patch has;
             `tree-unusable`.
         ConfigError: `series-invalid`, `patch-malformed`, `patch-crlf`, `series-lock-malformed`.
         VerificationError: `patch-unsafe`, `series-tree`; and what `vendor` raises.
         BusyError: `tree-locked`, a git command of the user is at work there.
     """
-    return _apply(layout, console, lane=lane, offline=offline, is_compared=True)
+    return _apply(layout, console, lane=lane, offline=offline, is_compared=True, until=until)
 
 
-def _apply(layout: Layout, console: Console, *, lane: str, offline: bool, is_compared: bool) -> AppliedTree:
-    tree = WorkTree(lane=find_lane(layout, lane))
-    series = read_series(tree.lane.series)
+def _apply(
+    layout: Layout, console: Console, *, lane: str, offline: bool, is_compared: bool, until: str = ""
+) -> AppliedTree:
+    found = find_lane(layout, lane)
+    series = read_series(found.series)
     require_valid(series)
+    if until:
+        series = first_part(series, until)
+        found = replace(found, tree=found.tree.with_name(f"{found.name}-until-{until}"))
+    tree = WorkTree(lane=found)
     source = vendor(layout, SourcePin.load(tree.lane.pin), console, offline=offline)
     with tree.locked():
         _make_usable(tree, source, console)

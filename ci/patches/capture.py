@@ -1,22 +1,19 @@
 """Turning work in the tree into a patch of the series.
 
-The patch holds as little upstream context as gives the same tree again when it is applied strictly: one line
-around each change, more only if one does not do. It is proved before it is written.
+How the patch itself is made, and proved before it is written, is `making`.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from ci.git import Repository
 from ci.patches.apply import compute
-from ci.patches.lint import lint_series
+from ci.patches.making import Work, mail_header, make_patch
 from ci.patches.model import AppliedTree
 from ci.patches.moving import adopt, recover
-from ci.patches.objects import apply_to_tree, links_of
 from ci.patches.record import write_lock, write_record
 from ci.patches.series import SUFFIX, Patch, Series, read_series, require_valid, stem_problem, title_from_name
 from ci.patches.worktree import (
@@ -33,21 +30,7 @@ from ci.sources.vendoring import VendoredSource, vendor
 from opencoti.console import Console
 from opencoti.errors import BuildError, UsageError
 from opencoti.files import write_atomic
-from opencoti.hashing import sha256_bytes
 
-_CONTEXTS: Final = (1, 2, 3, 8, 32)
-_DIFF: Final = (
-    *("diff-tree", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff"),
-    *(
-        "--no-textconv",
-        "--src-prefix=a/",
-        "--dst-prefix=b/",
-        "--diff-algorithm=myers",
-        "--ignore-submodules=none",
-    ),
-)
-# A line of a message that git would take for the start of a change, or for the end of the message.
-_LOOKS_LIKE_PATCH: Final = re.compile(r"(?m)^(?=(?:diff |--- |\+\+\+ |@@ |GIT binary patch|---\s*$|Index: ))")
 _OUR_TRAILERS: Final = re.compile(r"(?m)^(?:Patch|Patch-SHA256): .*\n?")
 
 
@@ -67,14 +50,6 @@ class _Start:
     below: str
     applied_tree: str
     has_commits: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Work:
-    """What is to be captured: from one tree to another."""
-
-    parent_tree: str
-    tree: str
 
 
 def capture(
@@ -138,8 +113,8 @@ def _capture(
         series = replace(series, patches=series.patches[:-1])
     else:
         title, description = _message(tree.repository, start, state.head, name)
-    header = _header(title, description)
-    patch, context_lines = _make_patch(tree.repository, series, work, name, header, source.tree)
+    header = mail_header(title, description)
+    patch, context_lines = make_patch(tree.repository, series, work, name, header, source.tree)
     result = compute(tree, source, replace(series, patches=(*series.patches, patch)))
     assert result.tree == work.tree, f"{patch.name} was proved to give {work.tree}, and gave {result.tree}"
     write_atomic(patch.path, patch.data)
@@ -167,7 +142,7 @@ def _require_on_top(tree: WorkTree, state: TreeState, start: _Start) -> None:
         )
 
 
-def _find_work(tree: WorkTree, state: TreeState, start: _Start, console: Console) -> _Work:
+def _find_work(tree: WorkTree, state: TreeState, start: _Start, console: Console) -> Work:
     """Return what is to be captured: the commits on top, or if there are none, the edits."""
     parent = tree.repository.run("rev-parse", f"{start.below}^{{tree}}").text
     if start.has_commits:
@@ -185,7 +160,7 @@ def _find_work(tree: WorkTree, state: TreeState, start: _Start, console: Console
         console.warn(f"no commits on top of the series: {len(state.edits)} uncommitted changes are captured")
     elif state.edits:
         console.warn(f"{len(state.edits)} uncommitted changes are left out, first {state.edits[0]}")
-    return _Work(parent_tree=parent, tree=wanted)
+    return Work(parent_tree=parent, tree=wanted)
 
 
 def _message(repository: Repository, start: _Start, head: str, name: str) -> tuple[str, str]:
@@ -197,39 +172,3 @@ def _message(repository: Repository, start: _Start, head: str, name: str) -> tup
     title, _, description = messages[0].partition("\n")
     others = "".join(f"\n- {message.splitlines()[0]}" for message in messages[1:] if message)
     return title or title_from_name(name), (description.strip() + others).strip()
-
-
-def _make_patch(
-    repository: Repository, series: Series, work: _Work, name: str, header: bytes, source_tree: str
-) -> tuple[Patch, int]:
-    """Return the patch with the least context that gives the tree again, strictly and in place."""
-    links = links_of(repository, source_tree)
-    refused = "git put a hunk in another place"
-    for lines in _CONTEXTS:
-        diff = repository.run(*_DIFF, f"-U{lines}", work.parent_tree, work.tree).stdout
-        patch = _as_patch(series.folder / f"{name}{SUFFIX}", header + diff)
-        lint_series(replace(series, patches=(*series.patches, patch)), links)
-        try:
-            tree, offsets = apply_to_tree(repository, patch, work.parent_tree)
-        except BuildError as error:
-            refused = str(error)
-            continue
-        if tree == work.tree and not offsets:
-            return patch, lines
-    raise BuildError(
-        "capture-failed",
-        f"no patch of {name} gives the captured tree again",
-        why=refused,
-        hint="split the change into smaller patches",
-    )
-
-
-def _as_patch(path: Path, data: bytes) -> Patch:
-    return Patch(name=path.name, path=path, sha256=sha256_bytes(data), data=data)
-
-
-def _header(title: str, description: str) -> bytes:
-    """Write the mail header of the patch; it holds no name, date or id of whoever captures."""
-    body = f"{_LOOKS_LIKE_PATCH.sub(' ', description)}\n\n" if description else ""
-    text = f"From: opencoti <patches@opencoti.invalid>\nSubject: [PATCH] {title}\n\n{body}---\n"
-    return text.encode("utf-8", "surrogateescape")

@@ -160,7 +160,7 @@ def _refuse_guesses(indexed: Repository, patch: Patch, tree: str, offsets: tuple
         change = next(change for change in patch.parsed.changes if change.name == offset.file)
         content = indexed.run("cat-file", "blob", f"{tree}:{change.old_name}").stdout
         wanted = change.hunks[offset.hunk - 1].old
-        count = _count_runs(_LINE.findall(content), wanted)
+        count = count_runs(_LINE.findall(content), wanted)
         if count > 1:
             raise BuildError(
                 "patch-ambiguous",
@@ -170,7 +170,7 @@ def _refuse_guesses(indexed: Repository, patch: Patch, tree: str, offsets: tuple
             )
 
 
-def _count_runs(lines: list[bytes], wanted: tuple[bytes, ...]) -> int:
+def count_runs(lines: list[bytes], wanted: tuple[bytes, ...]) -> int:
     """Count where the lines `wanted` stand one after another in `lines`."""
     size = len(wanted)
     return sum(tuple(lines[at : at + size]) == wanted for at in range(len(lines) - size + 1)) if size else 0

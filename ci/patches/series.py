@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from ci.patches.names import PatchSyntaxError
 from ci.patches.parsing import ParsedPatch, parse_patch
-from opencoti.errors import ConfigError, storage_error
+from opencoti.errors import ConfigError, UsageError, storage_error
 from opencoti.hashing import sha256_bytes
 
 SUFFIX: Final = ".patch"
@@ -145,6 +145,21 @@ def require_valid(series: Series) -> None:
             why="; ".join(f"{patch.name}: {patch.why}" for patch in series.invalid),
             hint="rename or remove them; a patch is named NNNN-lowercase-words.patch, each number once",
         )
+
+
+def first_part(series: Series, until: str) -> Series:
+    """Return a series up to the patch with the number `until` (four digits), that patch included.
+
+    Raises:
+        UsageError: `series-until`, there is no such patch.
+    """
+    if until not in [patch.name[:4] for patch in series.patches]:
+        raise UsageError(
+            "series-until",
+            f"the series has no patch number {until[:20]!r}",
+            hint=f"numbers are {', '.join(patch.name[:4] for patch in series.patches) or 'none'}",
+        )
+    return replace(series, patches=tuple(patch for patch in series.patches if patch.name[:4] <= until))
 
 
 def patch_set_hash(series: Series) -> str:
