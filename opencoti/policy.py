@@ -42,7 +42,15 @@ if TYPE_CHECKING:
     from opencoti.index import ReleaseIndex
     from opencoti.manifest import Manifest
 
-__all__ = ["Asked", "Platform", "VerifiedIndex", "VerifiedManifest", "verify_index", "verify_manifest"]
+__all__ = [
+    "Asked",
+    "Platform",
+    "VerifiedIndex",
+    "VerifiedManifest",
+    "signed_tag",
+    "verify_index",
+    "verify_manifest",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +77,20 @@ class VerifiedManifest:
     key: AcceptedKey
     strength: Strength
     observation: Observation
+
+
+def signed_tag(data: bytes, signature: bytes, *, asked: Asked, root: TrustedKeys) -> str:
+    """Return the tag of an index from its signed comment (checks 1 and 2), the index itself unread.
+
+    It tells where other proofs of the same release lie; the index must still go through `verify_index`.
+
+    Raises:
+        VerificationError: as `verify_index` for signature and comment.
+    """
+    signed = open_signed(data, signature, keys=root, what=INDEX_NAME)
+    tag = require_comment(signed.trusted_comment, asked=asked, file=INDEX_NAME).tag
+    assert tag is not None
+    return tag
 
 
 def verify_index(

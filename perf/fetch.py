@@ -1,7 +1,7 @@
-"""The downloader beside curl, wget and aria2c, from a server on loopback; and how little an upgrade moves.
+"""The downloader beside others, from a server on loopback; and how little an upgrade moves.
 
-All write to the same disk. Ours also waits until the file is on it (`fsync`), the others do not: hence the
-line with `sync`. Tools that are not installed are left out.
+All write to the same disk, in turns. Ours also waits until the file is on it (`fsync`), the others do not:
+hence the line with `sync`. Tools that are not installed are named.
 """
 
 from __future__ import annotations
@@ -10,25 +10,31 @@ import json
 import os
 import resource
 import shutil
-import subprocess
+import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
 from ci import process
+from ci.artifacts import newest_artifact
 from ci.context import Context
 from opencoti import chunks
 from opencoti.errors import BuildError
 from opencoti.hashing import sha256_bytes, sha256_file
 from opencoti.jsonio import render_json
 from opencoti.manifest import CHUNKS_SUFFIX, MANIFEST_SUFFIX
+from perf import web_server
+from perf.fetch_rivals import rivals
 from perf.measure import Report, Sample, time_call
 
 DEFAULT_MIB = 1024
+OURS = "ours, chunks and SHA-256"
+OLDER_VARIABLE = "OPENCOTI_BENCH_OLDER"
 _NAME = "file.bin"
 _CHANGED_SHARE = 0.03
 _SLOW_MIB, _SLOW_DELAY_S, _SLOW_BYTES_PER_S = 64, 0.2, 4e6
@@ -50,9 +56,14 @@ class _Case:
 
     def run(self, *commands: Sequence[str | Path]) -> str:
         """Run commands one after the other into an empty place; return the output of the last one."""
+        self.clear()
+        return self.again(*commands)
+
+    def clear(self) -> None:
+        """Empty the place, and wait until the disk has nothing left to do."""
         shutil.rmtree(self.out, ignore_errors=True)
         self.out.mkdir()
-        return self.again(*commands)
+        os.sync()
 
     def again(self, *commands: Sequence[str | Path]) -> str:
         """Run commands with what is in the place."""
@@ -74,51 +85,61 @@ def run(context: Context, *, runs: int, size_mib: int = DEFAULT_MIB) -> Report:
         folder.mkdir()
         _write_random(folder / _NAME, size_mib)
         _write_sidecars(folder)
-        out = Path(scratch) / "out"
-        with _serving(folder) as base:
+        with web_server.serving(folder, Path(scratch) / "nginx") as served:
             case = _Case(
-                url=f"{base}/{_NAME}", sha256=sha256_file(folder / _NAME), root=context.layout.root, out=out
+                url=f"{served.base}/{_NAME}",
+                sha256=sha256_file(folder / _NAME),
+                root=context.layout.root,
+                out=Path(scratch) / "out",
             )
-            samples = list(_samples(case, runs))
-            facts = {"size": f"{size_mib} MiB", **_moved(case, folder), **_slow_link(context, Path(scratch))}
-    kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    facts["largest process of all"] = f"{kib / 1024:.0f} MiB"
+            facts: dict[str, object] = {"size": f"{size_mib} MiB", "server": served.name}
+            facts["memory of ours"] = _memory_of_ours(case)
+            ways = _ways(case, facts)
+            samples = _race(case, ways, runs)
+            facts |= _ratios(samples) | _moved(case, folder) | _slow_link(context, Path(scratch))
+        facts["upgrade between two builds"] = _between_builds(context, Path(scratch))
     return Report(title="fetch", samples=samples, facts=facts)
 
 
-def _samples(case: _Case, runs: int) -> Iterator[Sample]:
-    manifest = ("--manifest", case.url + MANIFEST_SUFFIX)
-    target = case.out / _NAME
-    curl: list[str | Path] = ["curl", "-sSf", "-o", target, case.url]
-    hashed: list[str | Path] = ["openssl", "dgst", "-sha256", target]
-    candidates: dict[str, tuple[str, Callable[[], object]]] = {
-        "ours, 4 ranges, chunks and SHA-256": (sys.executable, lambda: case.run(case.ours(*manifest))),
-        "ours, pin only, SHA-256": (sys.executable, lambda: case.run(case.ours())),
-        "curl, not verified": ("curl", lambda: case.run(curl)),
-        "curl, then sync": ("curl", lambda: case.run(curl, ["sync", target])),
-        "curl, then openssl dgst -sha256": ("openssl", lambda: case.run(curl, hashed)),
-        "curl, then sha256sum": ("sha256sum", lambda: case.run(curl, ["sha256sum", target])),
-        "wget, not verified": ("wget", lambda: case.run(["wget", "-qO", target, case.url])),
-        "aria2c -x4 with checksum": (
-            "aria2c",
-            lambda: case.run(
-                [
-                    "aria2c",
-                    "-q",
-                    "-x4",
-                    "-d",
-                    case.out,
-                    "-o",
-                    _NAME,
-                    f"--checksum=sha-256={case.sha256}",
-                    case.url,
-                ]
-            ),
-        ),
+def _memory_of_ours(case: _Case) -> str:
+    """Return the most memory that our command took; nothing else was started before."""
+    case.run(case.ours("--manifest", case.url + MANIFEST_SUFFIX))
+    return f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:.0f} MiB"
+
+
+def _ways(case: _Case, facts: dict[str, object]) -> dict[str, Sequence[Sequence[str | Path]]]:
+    """Return the commands of everything that is installed; note what is not."""
+    ways: dict[str, Sequence[Sequence[str | Path]]] = {
+        OURS: [case.ours("--manifest", case.url + MANIFEST_SUFFIX)],
+        "ours, pin only, SHA-256": [case.ours()],
     }
-    for name, (program, action) in candidates.items():
-        if shutil.which(program):
-            yield time_call(name, action, runs=runs)
+    for rival in rivals(case.url, case.sha256, case.out / _NAME):
+        if rival.absent:
+            facts[rival.name] = rival.absent
+        else:
+            ways[rival.name] = rival.commands
+    return ways
+
+
+def _race(case: _Case, ways: Mapping[str, Sequence[Sequence[str | Path]]], runs: int) -> list[Sample]:
+    """Run everything in turns, so that a busy moment of the machine meets all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(runs):
+        for name, commands in ways.items():
+            case.clear()
+            started = time.perf_counter()
+            case.again(*commands)
+            seconds[name].append(time.perf_counter() - started)
+    return [Sample(name=name, seconds=tuple(found)) for name, found in seconds.items()]
+
+
+def _ratios(samples: Sequence[Sample]) -> dict[str, object]:
+    """Return how long ours takes against each other one: the median over the rounds."""
+    ours, *others = samples
+    return {
+        f"ours against {other.name}": f"{statistics.median(map(truediv, ours.seconds, other.seconds)):.2f}"
+        for other in others
+    }
 
 
 def _moved(case: _Case, folder: Path) -> dict[str, object]:
@@ -147,6 +168,36 @@ def _moved(case: _Case, folder: Path) -> dict[str, object]:
     }
 
 
+def _between_builds(context: Context, scratch: Path) -> str:
+    """Fetch this checkout's artifact with that of another build as the older file; count what moves."""
+    older = os.environ.get(OLDER_VARIABLE, "")
+    if not older:
+        return f"not measured: {OLDER_VARIABLE} names no older artifact"
+    newer = newest_artifact(context.layout)
+    folder = scratch / "builds"
+    folder.mkdir()
+    for suffix in ("", MANIFEST_SUFFIX, CHUNKS_SUFFIX):
+        shutil.copyfile(f"{newer}{suffix}", folder / (newer.name + suffix))
+    with web_server.serving_by_ourselves(folder) as base:
+        case = _Case(
+            url=f"{base}/{newer.name}",
+            sha256=sha256_file(newer),
+            root=context.layout.root,
+            out=scratch / "builds-out",
+        )
+        words = case.ours("--manifest", case.url + MANIFEST_SUFFIX, "--seed-from", older)
+        # A cache of its own, so that nothing else is an older file.
+        done = json.loads(case.run(["env", f"OPENCOTI_CACHE_DIR={scratch / 'cache'}", *words]))
+    return _share(done["transferred_bytes"], _changed_bytes(Path(older), newer), "of the changed chunks")
+
+
+def _changed_bytes(older: Path, newer: Path) -> int:
+    """Return the size of the chunks that the older file has nowhere."""
+    old, new = chunks.hash_file(older), chunks.hash_file(newer)
+    there = {old.digest(number) for number in range(old.count)}
+    return sum(new.span(number)[1] for number in range(new.count) if new.digest(number) not in there)
+
+
 def _slow_link(context: Context, scratch: Path) -> dict[str, object]:
     """Compare with curl over a link of high latency where each connection has its limit."""
     folder = scratch / "slow"
@@ -154,7 +205,7 @@ def _slow_link(context: Context, scratch: Path) -> dict[str, object]:
     _write_random(folder / _NAME, _SLOW_MIB)
     _write_sidecars(folder)
     options = ("--delay-s", str(_SLOW_DELAY_S), "--bytes-per-s", str(_SLOW_BYTES_PER_S))
-    with _serving(folder, *options) as base:
+    with web_server.serving_by_ourselves(folder, *options) as base:
         case = _Case(
             url=f"{base}/{_NAME}",
             sha256=sha256_file(folder / _NAME),
@@ -169,18 +220,6 @@ def _slow_link(context: Context, scratch: Path) -> dict[str, object]:
         f"{_SLOW_MIB} MiB, {_SLOW_DELAY_S * 1000:.0f} ms, {_SLOW_BYTES_PER_S / 1e6:.0f} MB/s per connection"
     )
     return {f"slow link ({link})": f"ours {ours_s:.1f} s, curl {curl_s:.1f} s ({curl_s / ours_s:.1f} x)"}
-
-
-@contextmanager
-def _serving(folder: Path, *options: str) -> Iterator[str]:
-    argv = [sys.executable, "-m", "perf.file_server", str(folder), *options]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        finally:
-            server.stdin.close()
 
 
 def _write_random(path: Path, size_mib: int) -> None:

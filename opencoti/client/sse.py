@@ -14,12 +14,15 @@ C = TypeVar("C", bound=ChatChunk | TextCompletion)
 
 
 class EventParser:
-    """Cuts a stream of bytes into the data of its events."""
+    """Cuts a stream of bytes into the data of its events.
+
+    Each byte is looked at a fixed number of times, however small the blocks are that it comes in.
+    """
 
     def __init__(self, path: str, *, max_event_bytes: int) -> None:
         self._path = path
         self._max_event_bytes = max_event_bytes
-        self._rest = b""
+        self._rest = bytearray()  # a line whose end is not there yet
         self._data: list[bytes] = []
         self._size = 0
 
@@ -29,15 +32,26 @@ class EventParser:
         Raises:
             VerificationError: `answer-malformed`, an event is too long or the lines are of no known kind.
         """
-        *lines, self._rest = (self._rest + block).split(b"\n")
         events = []
-        for line in lines:
+        for line in self._lines(block):
             event = self._take(line.removesuffix(b"\r"))
             if event is not None:
                 events.append(event)
         if self._size + len(self._rest) > self._max_event_bytes:
             raise malformed(self._path, f"an event is longer than {self._max_event_bytes} bytes")
         return events
+
+    def _lines(self, block: bytes) -> list[bytes]:
+        """Return the lines that end in this block."""
+        if b"\n" not in block:
+            self._rest += block
+            return []
+        first, *lines, rest = block.split(b"\n")
+        self._rest += first
+        whole = bytes(self._rest)
+        self._rest.clear()
+        self._rest += rest
+        return [whole, *lines]
 
     def _take(self, line: bytes) -> bytes | None:
         if not line:
@@ -47,7 +61,7 @@ class EventParser:
         if name == b"data":
             value = value.removeprefix(b" ")
             self._data.append(value)
-            self._size += len(value)
+            self._size += len(value) + 1  # an event of nothing but empty lines has an end, too
         elif name not in (b"", b"event", b"id", b"retry"):
             raise malformed(self._path, f"its stream holds the line {line[:80]!r}")
         return None

@@ -44,8 +44,13 @@ class Board:
     def __init__(self, table: ChunkTable, breaks: Iterable[int] = ()) -> None:
         self._table = table
         self._breaks = frozenset(breaks)
+        self._count = table.count
+        self._slack = table.count * table.chunk_size - table.file_size  # what the last chunk lacks
         self._states = bytearray(table.count)
-        self._changed = threading.Condition()
+        # Two conditions of one lock: whoever follows the frontier is not woken by each chunk.
+        lock = threading.RLock()
+        self._changed, self._advanced = threading.Condition(lock), threading.Condition(lock)
+        self._awaited = 0
         self._cursor = 0
         self._frontier = 0
         self._wrong: dict[int, int] = {}
@@ -115,14 +120,17 @@ class Board:
     def mark(self, first: int, end: int) -> None:
         """Say that chunks are on disk and right."""
         with self._changed:
-            for number in range(first, end):
-                if self._states[number] == _MISSING:
-                    self._untaken -= 1
-                if self._states[number] != _THERE:
-                    self._states[number] = _THERE
-                    self._there_bytes += self._table.span(number)[1]
+            before = self._states[first:end]
+            self._untaken -= before.count(_MISSING)
+            new = len(before) - before.count(_THERE)
+            is_last_new = end == self._count and bool(before) and before[-1] != _THERE
+            self._there_bytes += new * self._table.chunk_size - (self._slack if is_last_new else 0)
+            self._states[first:end] = bytes([_THERE]) * len(before)
             self._advance()
-            self._changed.notify_all()
+            if self._there_bytes == self._table.file_size:
+                self._changed.notify_all()
+            if self._frontier >= self._awaited:
+                self._advanced.notify_all()
 
     def note_wrong(self, number: int) -> None:
         """Count a chunk that arrived and was wrong. Raises `ChunkRefused` when it is too often."""
@@ -138,12 +146,14 @@ class Board:
             if self._failure is None:
                 self._failure = failure
             self._changed.notify_all()
+            self._advanced.notify_all()
 
-    def wait_frontier(self, beyond: int, timeout_s: float) -> int:
-        """Return the first chunk that is not there; wait until it is more than `beyond`, or the end."""
+    def wait_frontier(self, least: int, timeout_s: float) -> int:
+        """Return the first chunk that is not there; wait until it is `least` or more, or the end."""
         with self._changed:
-            if self._frontier <= beyond and not self._is_stopped:
-                self._changed.wait(timeout_s)
+            self._awaited = min(least, self._table.count)
+            if self._frontier < self._awaited and not self._is_stopped:
+                self._advanced.wait(timeout_s)
             return self._frontier
 
     def _take_from(self, first: int, most: int) -> Run:
@@ -163,5 +173,5 @@ class Board:
         return self._untaken if workers == 1 else self._untaken // (2 * workers)
 
     def _advance(self) -> None:
-        while self._frontier < self._table.count and self._states[self._frontier] == _THERE:
-            self._frontier += 1
+        holes = (self._states.find(state, self._frontier) for state in (_MISSING, _TAKEN))
+        self._frontier = min((at for at in holes if at >= 0), default=self._count)

@@ -17,8 +17,8 @@ from opencoti.fetch.interrupts import prompt_signals
 _EPILOG = """\
 Without a verb, `get` is meant. The path of the file is the only thing on standard output.
 Variables: OPENCOTI_CACHE_DIR, OPENCOTI_MIRROR, OPENCOTI_OFFLINE, OPENCOTI_LLAMAFILE_LOCAL,
-OPENCOTI_EMBEDDER_LOCAL, OPENCOTI_TIMEOUT_S, OPENCOTI_TRIES, OPENCOTI_CONNECTIONS; proxies and
-SSL_CERT_FILE as usual.
+OPENCOTI_EMBEDDER_LOCAL, OPENCOTI_TIMEOUT_S, OPENCOTI_TRIES, OPENCOTI_CONNECTIONS, OPENCOTI_TOKEN;
+proxies and SSL_CERT_FILE as usual.
 """
 
 
@@ -71,7 +71,16 @@ def _add_release(verb: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-downgrade", action="store_true", help="take a release older than one seen")
     group.add_argument("--allow-expired", action="store_true", help="only warn about an expired index")
     group.add_argument(
+        "--allow-weaker", action="store_true", help="take a release with less proof than was seen before"
+    )
+    group.add_argument(
         "--trust-root", type=Path, metavar="FILE", help="start from this root, which you vouch for"
+    )
+    group.add_argument(
+        "--sigstore-root",
+        type=Path,
+        metavar="FILE",
+        help="trusted_root.json of another Sigstore instance, for attestations",
     )
 
 
@@ -85,7 +94,7 @@ def _add_transfer(verb: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="take from this older file what did not change (may be given several times)",
     )
-    verb.add_argument("--connections", type=int, metavar="N", help="ranges asked for at once (default 4)")
+    verb.add_argument("--connections", type=int, metavar="N", help="ranges asked for at once (default 6)")
 
 
 def _add_gc(verb: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from opencoti.console import Console
 from opencoti.errors import NetworkError, VerificationError, storage_error
 from opencoti.fetch import store
 from opencoti.fetch.blueprint import Blueprint, find_blueprint
+from opencoti.fetch.credential import Credential
 from opencoti.fetch.documents import Reader
 from opencoti.fetch.download import Download, Tools, Transfer
 from opencoti.fetch.local_copy import copy_into
@@ -106,7 +108,7 @@ def fetch(
         allow_trial=allow_trial,
         seeds=seeds,
         find_chunks=find_chunks,
-        open_tools=open_tools or open_real,
+        open_tools=open_tools or partial(open_real, credential=settings.credential),
         open_partial=open_partial,
     )
     transfer = None
@@ -239,9 +241,11 @@ class _Job:
 
 
 @contextmanager
-def open_real(limits: Limits) -> Iterator[Tools]:
-    """Open the real outside."""
-    with HttpxTransport(timeout_s=limits.timeout_s) as transport:
+def open_real(limits: Limits, credential: Credential | None = None) -> Iterator[Tools]:
+    """Open the real outside; `credential` is for one server (`Settings.credential`)."""
+    with HttpxTransport(
+        timeout_s=limits.timeout_s, fast_bytes_per_s=limits.fast_bytes_per_s, credential=credential
+    ) as transport:
         yield Tools(transport=transport)
 
 

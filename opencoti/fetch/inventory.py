@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from opencoti.errors import storage_error
 from opencoti.fetch import store
-from opencoti.fetch.choose import Verdict
+from opencoti.fetch.choose import Choice, Verdict
 from opencoti.fetch.settings import Settings
 from opencoti.fetch.source import HttpSource, Request
 from opencoti.fetch.store import Slot
@@ -61,12 +62,18 @@ class Explanation:
     plan: str
     needs_network: bool
     proof: str = "hash"
-    candidates: tuple[Verdict, ...] = ()
+    choice: Choice | None = None
 
     def as_dict(self) -> dict[str, object]:
         """Return it as data."""
-        candidates = [vars(verdict) for verdict in self.candidates]
-        return {**vars(self), "target": str(self.target), "candidates": candidates}
+        data = {**vars(self), "target": str(self.target)}
+        del data["choice"]
+        hardware = self.choice.hardware if self.choice else None
+        return {
+            **data,
+            "candidates": [verdict.as_dict() for verdict in self._verdicts()],
+            "hardware": hardware.as_dict() if hardware else None,
+        }
 
     def as_text(self) -> str:
         """Return it as lines of text."""
@@ -79,12 +86,19 @@ class Explanation:
                 f"state:   {self.state}",
                 f"plan:    {self.plan}",
                 f"proof:   {self.proof}",
-                *(
-                    f"{'taken:  ' if v.is_taken else 'dropped:'} {v.name}: {v.reason}"
-                    for v in self.candidates
-                ),
+                *self._candidates(),
             )
         )
+
+    def _verdicts(self) -> tuple[Verdict, ...]:
+        return self.choice.verdicts if self.choice else ()
+
+    def _candidates(self) -> Iterator[str]:
+        for verdict in self._verdicts():
+            yield f"{'taken:  ' if verdict.is_taken else 'dropped:'} {verdict.name}: {verdict.reason}"
+            yield from (f"         {use.backend}: {use.reason}" for use in verdict.uses)
+        if self.choice and self.choice.hardware:
+            yield from (f"host:    {note}" for note in self.choice.hardware.notes)
 
 
 def explain(
@@ -94,7 +108,7 @@ def explain(
     *,
     named_by: str,
     proof: str = "hash",
-    candidates: tuple[Verdict, ...] = (),
+    choice: Choice | None = None,
 ) -> Explanation:
     """Say what `get` would do, without doing it and without the network. Raises `StorageError`."""
     found = store.inspect(slot)
@@ -111,7 +125,7 @@ def explain(
         plan=_plan(is_right=is_right, is_remote=is_remote, is_offline=settings.is_offline),
         needs_network=is_remote and not is_right,
         proof=proof,
-        candidates=candidates,
+        choice=choice,
     )
 
 

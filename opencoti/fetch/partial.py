@@ -6,20 +6,24 @@ left behind is hashed from disk again before anything is added: no note is belie
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 from opencoti.errors import ConfigError, storage_error
+from opencoti.fetch.running_hash import RunningHash
 from opencoti.files import write_atomic
 
 _BLOCK_BYTES = 1 << 20
+# Small enough to stay in the cache of a processor between reading and hashing.
+_ABSORB_BYTES = 256 << 10
+_WRITE_BACK_BYTES = 16 << 20
 _HEAD_BYTES = 256
 _MAX_STATE_BYTES = 16 << 10
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -33,7 +37,10 @@ class Partial:
         self.head = b""
         self.size = 0
         self._handle = handle
-        self._digest = hashlib.sha256()
+        self._digest = RunningHash()
+        self._written_back = 0
+        self._buffer: memoryview | None = None
+        self._background: ThreadPoolExecutor | None = None
 
     @classmethod
     def open(cls, path: Path) -> Partial:
@@ -71,17 +78,22 @@ class Partial:
         """Take in what an earlier run left, telling `on_bytes` how far it is. Raises `OSError`."""
         self._forget()
         while block := os.pread(self._handle, _BLOCK_BYTES, self.size):
-            self._take(block)
+            self._keep_head(block)
+            self._digest.update(block)
+            self.size = self._written_back = self.size + len(block)
             on_bytes(self.size)
 
     def absorb(self, count: int) -> None:
         """Hash `count` bytes that were written behind the known ones by other means. Raises `OSError`."""
         end = self.size + count
+        buffer = self._buffer = self._buffer or memoryview(bytearray(_ABSORB_BYTES))
         while self.size < end:
-            block = os.pread(self._handle, min(_BLOCK_BYTES, end - self.size), self.size)
-            if not block:
+            read = os.preadv(self._handle, [buffer[: min(len(buffer), end - self.size)]], self.size)
+            if not read:
                 return
-            self._take(block)
+            self._keep_head(buffer[:read])
+            self._digest.update_now(buffer[:read])
+            self._grow(read)
 
     def append(self, block: bytes) -> None:
         """Write a block behind the known bytes. Raises `OSError`."""
@@ -108,6 +120,7 @@ class Partial:
 
     def finish(self, mode: int) -> None:
         """Cut what lies behind the known bytes, set the mode, make it durable. Raises `OSError`."""
+        self._end_background()
         os.ftruncate(self._handle, self.size)
         os.fchmod(self._handle, mode)
         os.fsync(self._handle)
@@ -125,19 +138,49 @@ class Partial:
 
     def close(self) -> None:
         """Close the file; it stays. May be called twice."""
+        self._digest.close()
+        self._end_background()
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     def _take(self, block: bytes) -> None:
-        if self.size < _HEAD_BYTES:
-            self.head = (self.head + block[:_HEAD_BYTES])[:_HEAD_BYTES]
+        self._keep_head(block)
         self._digest.update(block)
-        self.size += len(block)
+        self._grow(len(block))
+
+    def _keep_head(self, block: bytes | memoryview) -> None:
+        if self.size < _HEAD_BYTES:
+            self.head = (self.head + bytes(block[:_HEAD_BYTES]))[:_HEAD_BYTES]
+
+    def _grow(self, count: int) -> None:
+        self.size += count
+        if self.size - self._written_back >= _WRITE_BACK_BYTES:
+            self._write_back(self._written_back, self.size - self._written_back)
+            self._written_back = self.size
+
+    def _write_back(self, offset: int, size: int) -> None:
+        """Let the kernel begin to write to disk, so that `fsync` at the end has little left to wait for.
+
+        Linux starts writing what is dirty when it is told that a range is not needed; what it is still
+        writing stays in memory. Finding room on the disk takes it a while, which is spent on a thread.
+        """
+        if not hasattr(os, "posix_fadvise"):
+            return
+        if self._background is None:
+            self._background = ThreadPoolExecutor(1, thread_name_prefix="write-back")
+        self._background.submit(os.posix_fadvise, self._handle, offset, size, os.POSIX_FADV_DONTNEED)
+
+    def _end_background(self) -> None:
+        """Wait until nobody but the caller uses the descriptor; what was not begun is left to `fsync`."""
+        if self._background is not None:
+            self._background.shutdown(cancel_futures=True)
+            self._background = None
 
     def _forget(self) -> None:
-        self._digest = hashlib.sha256()
-        self.size, self.head = 0, b""
+        self._digest.close()
+        self._digest = RunningHash()
+        self.size, self._written_back, self.head = 0, 0, b""
 
 
 def _remove_stranger(path: Path) -> None:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 _JOIN_S = 1.0
 _POLL_S = 0.2
 _HASH_STEP_BYTES = 8 << 20
+_FOLLOW_BYTES = 2 << 20
 _WORTH_A_CONNECTION_BYTES = 1 << 20
 
 
@@ -82,6 +83,8 @@ class RangedDownload:
         self.transferred_bytes = 0
         self._resumed = 0
         self._seeded = 0
+        # A part and the whole file were written side by side, and not all of the part was checked.
+        self._is_doubtful = False
 
     def run(self) -> Transfer:
         """Fill the partial with the wanted bytes, hashed in file order.
@@ -96,7 +99,7 @@ class RangedDownload:
         self._take_over()
         self._seed()
         self._fetch_missing()
-        if self._part.hexdigest() != self._sha256:
+        if self._is_doubtful or self._part.hexdigest() != self._sha256:
             self._look_again()
         if self._part.hexdigest() != self._sha256:
             raise TableUnfit("all chunks are right, but together they are not the wanted file")
@@ -140,7 +143,7 @@ class RangedDownload:
 
         scan.copy_from(old, self._part.handle, self._table, self._board, report)
 
-    def _fetch_missing(self) -> None:
+    def _fetch_missing(self, *, checks_each: bool = False) -> None:
         """Start the workers, follow the frontier with the hash, and end the workers whatever happens."""
         self._require_room()
         self._progress.start(self._board.there_bytes)
@@ -153,6 +156,7 @@ class RangedDownload:
             limits=self._limits,
             tools=self._tools,
             name=self._slot.name,
+            checks_each=checks_each,
         )
         threads = [
             threading.Thread(target=Worker(shared, number).run, name=f"range-{number}", daemon=True)
@@ -165,12 +169,13 @@ class RangedDownload:
             self._follow(shared)
         finally:
             self._end(shared, threads)
+            self._is_doubtful = shared.is_whole_claimed and shared.has_deferred
             self.transferred_bytes += shared.received_bytes
 
     def _follow(self, shared: Shared) -> None:
-        hashed = 0
+        hashed, step = 0, max(1, _FOLLOW_BYTES // self._table.chunk_size)
         while self._part.size < self._table.file_size:
-            hashed = self._board.wait_frontier(hashed, _POLL_S)
+            hashed = self._board.wait_frontier(hashed + step, _POLL_S)
             self._hash_up_to(min(hashed * self._table.chunk_size, self._table.file_size), shared)
             self._tell(shared)
             if self._board.is_stopped and self._board.missing_bytes:
@@ -202,13 +207,15 @@ class RangedDownload:
             os.close(shared.handle)
 
     def _look_again(self) -> None:
-        """Read the partial once more: a seed may have been changed while it was copied."""
+        """Read the partial again: a chunk that was no sample may be wrong, or a seed changed meanwhile."""
         self._board = self._new_board()
         self._guarded(lambda: scan.find_in_place(self._part.handle, self._table, self._board, lambda _: None))
         if self._board.missing_bytes:
-            self._console.info(f"{self._slot.name}: {self._board.missing_bytes} bytes changed meanwhile")
+            self._console.info(
+                f"{self._slot.name}: {self._board.missing_bytes} bytes are wrong; fetching them again"
+            )
             self._part.rewind()
-            self._fetch_missing()
+            self._fetch_missing(checks_each=True)
 
     def _worker_count(self) -> int:
         useful = -(-self._board.missing_bytes // _WORTH_A_CONNECTION_BYTES)

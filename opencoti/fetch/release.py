@@ -7,7 +7,7 @@ the caller calls after the file is in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,19 +18,21 @@ from opencoti.console import Console
 from opencoti.errors import ConfigError, MissingError, VerificationError
 from opencoti.fetch.addresses import latest_url, release_url
 from opencoti.fetch.blueprint import Blueprint, read_table
-from opencoti.fetch.choose import Choice, Wish, choose
+from opencoti.fetch.choose import Choice, Wish, asks_for_devices, choose
 from opencoti.fetch.documents import Reader
 from opencoti.fetch.download import Tools
 from opencoti.fetch.host import this_host
+from opencoti.fetch.proof import Proofs, read_proofs
 from opencoti.fetch.settings import Settings
 from opencoti.fetch.source import HttpSource, ManifestHint, Request, is_model, local_override
 from opencoti.fetch.workers import Piece
+from opencoti.hardware import Hardware, detect
 from opencoti.minisign import SIGNATURE_SUFFIX
 from opencoti.pins import ArtifactPin, RepositoryOrigin
-from opencoti.policy import Asked, VerifiedIndex, VerifiedManifest, verify_index, verify_manifest
+from opencoti.policy import Asked, VerifiedIndex, VerifiedManifest, signed_tag, verify_index, verify_manifest
 from opencoti.trust.comment import INDEX_NAME
 from opencoti.trust.keys import require_keys
-from opencoti.trust.memory import Observation, Strength
+from opencoti.trust.memory import Observation, Strength, TrustState
 
 if TYPE_CHECKING:
     from opencoti.index import ReleasedArtifact
@@ -48,10 +50,12 @@ class Trust:
     Attributes:
         folder: where it keeps what it has seen, see `opencoti.state`.
         anchor: the root that everything starts from.
+        sigstore_root: the same for attestations; None is the public instance.
     """
 
     folder: Path
     anchor: TrustedRoot
+    sigstore_root: Path | None = None
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
 
 
@@ -65,6 +69,7 @@ class ReleaseWish:
     require: Strength = Strength.SIGNATURE
     allow_downgrade: bool = False
     allow_expired: bool = False
+    allow_weaker: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,16 @@ class Resolved:
         state.remember(self.trust.folder, *self.observations)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Opened:
+    """A verified index, and what it was verified with."""
+
+    index: VerifiedIndex
+    proofs: Proofs
+    root: TrustedRoot
+    seen: TrustState
+
+
 class Resolver:
     """Resolves wishes and pins against one base address.
 
@@ -91,9 +106,18 @@ class Resolver:
         trust: what to start from.
         console: told about warnings.
         tools: the outside.
+        find_hardware: asked where an artifact is for GPUs.
     """
 
-    def __init__(self, settings: Settings, trust: Trust, console: Console, tools: Tools) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        trust: Trust,
+        console: Console,
+        tools: Tools,
+        find_hardware: Callable[[], Hardware] = detect,
+    ) -> None:
+        self._find_hardware = find_hardware
         self._settings = settings
         self._trust = trust
         self._console = console
@@ -114,22 +138,25 @@ class Resolver:
             require=wish.require,
             on_expired="warn" if wish.allow_expired else "error",
             allow_downgrade=wish.allow_downgrade,
+            allow_weaker=wish.allow_weaker,
         )
-        index_url = self._asset_url(wish.repository, wish.tag, INDEX_NAME)
-        data, signature = self._signed(index_url)
-        root = self._newest_root(lambda name: self._asset_url(wish.repository, wish.tag, name))
-        seen = state.load(self._trust.folder)
-        index = verify_index(data, signature, asked=asked, root=root, state=seen, now=self._trust.now())
-        for warning in index.warnings:
-            self._console.warn(warning)
-        choice = choose(index.index.artifacts, this_host(), wish.wish)
+        opened = self._open_index(asked)
+        index = opened.index
+        choice = self._choose(index.index.artifacts, wish.wish)
         if choice.taken is None:
             raise _nothing_fits(index, choice)
         # From here on the tag of the index is meant: "latest" may move meanwhile.
         manifest_url = self._asset_url(wish.repository, index.index.tag, choice.taken.manifest.name)
         data, signature = self._signed(manifest_url)
         manifest = verify_manifest(
-            data, signature, file=choice.taken.manifest.name, asked=asked, root=root, state=seen, index=index
+            data,
+            signature,
+            file=choice.taken.manifest.name,
+            asked=asked,
+            root=opened.root,
+            state=opened.seen,
+            index=index,
+            proof=opened.proofs.of(data),
         )
         pieces = self._pieces(wish.repository, index.index.tag, choice.taken)
         return self._resolved(manifest, manifest_url, pieces, choice, index.observation)
@@ -147,13 +174,17 @@ class Resolver:
         file = f"{pin.asset}.MANIFEST.json"
         url = self._asset_url(repository, pin.tag, file)
         data, signature = self._signed(url)
+        asked = Asked(repo=repository, tag=pin.tag, artifact=pin.asset, sha256=pin.sha256, require=require)
+        root = self._newest_root(lambda name: self._asset_url(repository, pin.tag, name))
+        seen = state.load(self._trust.folder)
         manifest = verify_manifest(
             data,
             signature,
             file=file,
-            asked=Asked(repo=repository, tag=pin.tag, artifact=pin.asset, sha256=pin.sha256, require=require),
-            root=self._newest_root(lambda name: self._asset_url(repository, pin.tag, name)),
-            state=state.load(self._trust.folder),
+            asked=asked,
+            root=root,
+            state=seen,
+            proof=self._proofs(pin.tag, asked, seen).of(data),
         )
         asset = Piece(
             url=self._asset_url(repository, pin.tag, pin.asset), start=0, size=manifest.manifest.size
@@ -198,6 +229,44 @@ class Resolver:
         if signature is None:
             raise _unsigned(url)
         return data, signature
+
+    def _open_index(self, asked: Asked) -> _Opened:
+        """Verify the index of what was asked for, with every proof that there is for it."""
+
+        def url_of(name: str) -> str:
+            return self._asset_url(asked.repo, asked.tag, name)
+
+        data, signature = self._signed(url_of(INDEX_NAME))
+        root = self._newest_root(url_of)
+        seen = state.load(self._trust.folder)
+        proofs = self._proofs(signed_tag(data, signature, asked=asked, root=root), asked, seen)
+        index = verify_index(
+            data,
+            signature,
+            asked=asked,
+            root=root,
+            state=seen,
+            now=self._trust.now(),
+            proof=proofs.of(data),
+        )
+        for warning in index.warnings:
+            self._console.warn(warning)
+        return _Opened(index=index, proofs=proofs, root=root, seen=seen)
+
+    def _choose(self, artifacts: Sequence[ReleasedArtifact], wish: Wish) -> Choice:
+        hardware = self._find_hardware() if asks_for_devices(artifacts) else None
+        return choose(artifacts, this_host(), wish, hardware)
+
+    def _proofs(self, tag: str, asked: Asked, seen: TrustState) -> Proofs:
+        return read_proofs(
+            tag,
+            lambda name: self._asset_url(asked.repo, tag, name),
+            asked=asked,
+            state=seen,
+            reader=self._reader,
+            console=self._console,
+            trusted_root=self._trust.sigstore_root,
+        )
 
     def _newest_root(self, url_of: Callable[[str], str]) -> TrustedRoot:
         """Follow the roots that are published beside a release, link by link; keep what verified."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opencoti.fetch.release import ReleaseWish, Resolved, Resolver, Trust
     from opencoti.trust.memory import Strength
 
-_RELEASE_WORDS = ("tag", "repo", "backend", "flavor", "allow_downgrade", "allow_expired")
+_RELEASE_WORDS = ("tag", "repo", "backend", "flavor", "allow_downgrade", "allow_expired", "allow_weaker")
 _ADDRESS_WORDS = ("sha256", "name", "manifest")
 
 
@@ -164,6 +164,7 @@ def _wish(args: argparse.Namespace) -> ReleaseWish:
         require=_strength(args.require or "signature"),
         allow_downgrade=args.allow_downgrade,
         allow_expired=args.allow_expired,
+        allow_weaker=args.allow_weaker,
     )
 
 
@@ -182,7 +183,7 @@ def _resolve(
             "a release cannot be checked, since OPENCOTI_OFFLINE forbids the network",
             hint="unset OPENCOTI_OFFLINE, or use a pin without --require",
         )
-    with open_real(settings.limits) as tools:
+    with open_real(settings.limits, settings.credential) as tools:
         return action(Resolver(settings, trust, console, tools))
 
 
@@ -191,11 +192,11 @@ def _trust(args: argparse.Namespace) -> Trust:
     from opencoti import state
     from opencoti.fetch.release import Trust
 
-    folder = state.trust_folder()
+    folder, sigstore_root = state.trust_folder(), args.sigstore_root
     if args.trust_root is None:
         from opencoti.trust.shipped import shipped_root
 
-        return Trust(folder=folder, anchor=shipped_root())
+        return Trust(folder=folder, anchor=shipped_root(), sigstore_root=sigstore_root)
     from opencoti.hashing import sha256_bytes
     from opencoti.trust.chain import anchor
 
@@ -204,7 +205,7 @@ def _trust(args: argparse.Namespace) -> Trust:
     except OSError as exc:
         raise storage_error(exc, f"cannot read {args.trust_root}") from exc
     root = anchor(data, f"the trust root {args.trust_root} that you named")
-    return Trust(folder=folder / sha256_bytes(data)[:12], anchor=root)
+    return Trust(folder=folder / sha256_bytes(data)[:12], anchor=root, sigstore_root=sigstore_root)
 
 
 def _strength(word: str) -> Strength:

@@ -9,13 +9,16 @@ from pathlib import Path
 from opencoti import paths
 from opencoti.errors import ConfigError
 from opencoti.fetch.addresses import DEFAULT_BASE, require_allowed
+from opencoti.fetch.credential import VARIABLE, Credential
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"", "0", "false", "no", "off"}
 DEFAULT_TRIES = 6
 DEFAULT_TIMEOUT_S = 30.0
-DEFAULT_CONNECTIONS = 4
+# As many as browsers open to one server.
+DEFAULT_CONNECTIONS = 6
 MAX_CONNECTIONS = 32
+FAST_BYTES_PER_S = 40e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,9 @@ class Limits:
         tries: attempts in a row that may bring nothing new.
         longest_wait_s: a server that asks for a longer pause than this is given up.
         connections: how many ranges are asked for at once, where a chunk table is known.
+        fast_bytes_per_s: a connection of this speed is read from its socket directly (`direct`), and most of
+            its chunks are checked by the SHA-256 of the whole file only (`workers`). 0: always.
+        alone_bytes_per_s: while one connection brings this much, no more are opened.
     """
 
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -35,6 +41,8 @@ class Limits:
     tries: int = DEFAULT_TRIES
     longest_wait_s: float = 120.0
     connections: int = DEFAULT_CONNECTIONS
+    fast_bytes_per_s: float = FAST_BYTES_PER_S
+    alone_bytes_per_s: float = 150e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,7 @@ class Settings:
     is_offline: bool = False
     llamafile_local: str = ""
     embedder_local: str = ""
+    credential: Credential | None = None
     limits: Limits = Limits()
 
     @classmethod
@@ -53,12 +62,14 @@ class Settings:
         """Read the `OPENCOTI_*` variables of the runtime.
 
         Raises:
-            ConfigError: `bad-variable`, `address-refused` or `no-cache-folder`.
+            ConfigError: `bad-variable`, `bad-token`, `address-refused` or `no-cache-folder`.
         """
         mirror = environ.get("OPENCOTI_MIRROR", "")
+        base_url = require_allowed(mirror, "OPENCOTI_MIRROR") if mirror else DEFAULT_BASE
         return cls(
             artifacts=paths.artifacts_folder(environ),
-            base_url=require_allowed(mirror, "OPENCOTI_MIRROR") if mirror else DEFAULT_BASE,
+            base_url=base_url,
+            credential=Credential.of(environ.get(VARIABLE, ""), base_url),
             is_offline=_flag(environ, "OPENCOTI_OFFLINE"),
             llamafile_local=environ.get("OPENCOTI_LLAMAFILE_LOCAL", ""),
             embedder_local=environ.get("OPENCOTI_EMBEDDER_LOCAL", ""),

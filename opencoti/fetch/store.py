@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -211,6 +212,32 @@ def _write_stamp(slot: Slot, sha256: str, found: os.stat_result) -> None:
     # A folder that takes no stamp (read-only, full) only costs the next call a full read.
     with suppress(StorageError):
         write_atomic(slot.stamp, json.dumps({"sha256": sha256, **_fingerprint(found)}).encode())
+        _sweep(slot)
+
+
+def _sweep(slot: Slot) -> None:
+    """Remove the temporary files that killed runs left while they wrote a stamp or a note.
+
+    A process of another machine that has such a number loses at most a stamp, which costs it a full read.
+    """
+    for target in (slot.stamp, slot.note):
+        for path in slot.folder.glob(f".{glob.escape(target.name)}.*.tmp"):
+            number = path.name.removesuffix(".tmp").rpartition(".")[2]
+            if number.isdecimal() and not _is_running(int(number)):
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _is_running(process: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere signal 0 is none, or ends the process
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def _stamped(slot: Slot, found: os.stat_result) -> str | None:

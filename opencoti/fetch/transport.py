@@ -9,12 +9,15 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from opencoti.errors import NetworkError
 from opencoti.fetch.addresses import LOOPBACK_HOSTS, follow_redirect
 from opencoti.fetch.answers import Head, TransferFailure
+from opencoti.fetch.credential import Credential
+from opencoti.fetch.settings import FAST_BYTES_PER_S
 
 if TYPE_CHECKING:
     import httpx
@@ -46,22 +49,35 @@ class Transport(Protocol):
 class HttpxTransport:
     """The real one. Holds a connection pool until `close` (or the end of its `with` block).
 
+    HTTP/2 is spoken over TLS where the server offers it and the extra `opencoti[http2]` is installed.
+
     Args:
         timeout_s: no byte for this long is a failure.
+        fast_bytes_per_s: from this speed on a body is read from its socket, see `direct`.
+        credential: sent to its own server only, redirects included.
     """
 
-    def __init__(self, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        fast_bytes_per_s: float = FAST_BYTES_PER_S,
+        credential: Credential | None = None,
+    ) -> None:
         import httpx
 
         from opencoti import __version__
 
         self._timeout_s = timeout_s
+        self._fast_bytes_per_s = fast_bytes_per_s
+        self._credential = credential
         # Plain http is allowed to this machine only, so it must not travel to a proxy: no mount for loopback.
         self._client = httpx.Client(
             headers={"user-agent": f"opencoti/{__version__}"},
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
             mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK_HOSTS},
             follow_redirects=False,
+            http2=find_spec("h2") is not None,
         )
 
     def __enter__(self) -> HttpxTransport:
@@ -113,7 +129,8 @@ class HttpxTransport:
     def _send(self, url: str, headers: Mapping[str, str]) -> httpx.Response:
         import httpx
 
-        request = self._client.build_request("GET", url, headers=dict(headers))
+        secret = self._credential.headers_for(url) if self._credential else {}
+        request = self._client.build_request("GET", url, headers={**headers, **secret})
         try:
             return self._client.send(request, stream=True)
         except httpx.TransportError as exc:
@@ -122,11 +139,16 @@ class HttpxTransport:
     def _blocks(self, response: httpx.Response, *, is_encoded: bool) -> Iterator[bytes]:
         import httpx
 
-        blocks = response.iter_bytes() if is_encoded else response.iter_raw()
+        blocks = response.iter_bytes() if is_encoded else self._raw_blocks(response)
         try:
             yield from blocks
         except (httpx.TransportError, httpx.DecodingError) as exc:
             raise self._failure(exc, str(response.url)) from exc
+
+    def _raw_blocks(self, response: httpx.Response) -> Iterator[bytes]:
+        from opencoti.fetch.direct import read_body
+
+        return read_body(response, timeout_s=self._timeout_s, fast_bytes_per_s=self._fast_bytes_per_s)
 
     def _failure(self, exc: Exception, url: str) -> Exception:
         import httpx

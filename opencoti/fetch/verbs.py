@@ -103,7 +103,7 @@ def explain(args: argparse.Namespace, console: Console) -> int:
         chosen.settings,
         named_by=chosen.named_by,
         proof=resolved.strength.label if resolved else "hash",
-        candidates=resolved.choice.verdicts if resolved and resolved.choice else (),
+        choice=resolved.choice if resolved else None,
     )
     console.result(told.as_text(), told.as_dict())
     return 0

@@ -1,5 +1,9 @@
 """The threads of a ranged download: each asks for a run of chunks, checks what arrives, and writes it.
 
+A chunk is hashed before it is written. Where bytes come faster than that is cheap, only samples are: the hash
+of the whole file, which is computed in any case, then speaks for the others, and if it is wrong, `ranged`
+reads them all again and has the bad ones fetched by workers that check each. One bad sample ends the favour.
+
 A worker that loses its connection gives its run back and tries again later; one that a server turns away for
 good leaves the rest to the others. Only the last one to leave makes the download fail. A server that answers
 with the whole file instead of a range is read by one worker, the others leave.
@@ -7,7 +11,6 @@ with the whole file instead of a range is read by one worker, the others leave.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -19,16 +22,20 @@ from opencoti.fetch.answers import Ask, Head, TransferFailure, judge
 from opencoti.fetch.board import Board, Run
 from opencoti.fetch.download import Tools
 from opencoti.fetch.pace import Patience, SpeedGuard, announcement, given_up, repeat
-from opencoti.fetch.scan import write_at
 from opencoti.fetch.settings import Limits
+from opencoti.fetch.sink import Sink, WrongEnd
 from opencoti.fetch.transport import Answer
 
-_BATCH_BYTES = 256 << 10
 _SHORTEST_RUN_BYTES, _FIRST_RUN_BYTES, _LONGEST_RUN_BYTES = 1 << 20, 4 << 20, 64 << 20
 # Runs get longer until the wait for an answer is less than this share of the time that the answer takes, and
 # near the end not so short that it is more than the other one.
 _WAIT_SHARE, _LARGEST_WAIT_SHARE = 0.1, 0.25
 _GONE = {403, 404, 410}
+# A run shorter than this says little about speed, and on a connection of its own costs too much.
+_LEAST_RUN_S = 0.1
+_LOOK_S = 0.05
+# Of a fast run the first chunk is checked, and then one in so many.
+_SAMPLE_EVERY = 32
 
 
 class SizeRefused(Exception):  # noqa: N818 - an event that is handled, not an error that is shown
@@ -73,6 +80,8 @@ class Shared:
     ranges_confirmed: threading.Event = field(default_factory=threading.Event)
     messages: deque[str] = field(default_factory=deque)
     places: dict[str, str] = field(default_factory=dict)
+    checks_each: bool = False
+    has_deferred: bool = False
 
     def count(self, size: int) -> None:
         """Add arrived bytes."""
@@ -106,13 +115,13 @@ class Worker:
         self._run_bytes = _FIRST_RUN_BYTES
         self._least_bytes = _SHORTEST_RUN_BYTES
         self._reads_whole = False
+        self._is_fast = shared.limits.fast_bytes_per_s == 0
 
     def run(self) -> None:
         """Work until everything is there, the download ends, or nothing helps any more."""
         shared = self._shared
         if self._number:
-            # The first one finds out whether ranges work, and where redirects lead.
-            shared.ranges_confirmed.wait()
+            self._await_turn()
         failure: Exception | None = None
         try:
             while not shared.board.is_stopped and (failure := self._round()) is None:
@@ -123,6 +132,17 @@ class Worker:
         except Exception as exc:
             shared.board.stop(exc)
         shared.leave(failure)
+
+    def _await_turn(self) -> None:
+        """Let the first one find out whether ranges work, where redirects lead, and whether it needs help."""
+        shared = self._shared
+        shared.ranges_confirmed.wait()
+        is_enough = True
+        while is_enough and not shared.board.is_stopped:
+            since, before = shared.tools.clock(), shared.received_bytes
+            shared.ended.wait(_LOOK_S)
+            elapsed = shared.tools.clock() - since
+            is_enough = shared.received_bytes - before >= shared.limits.alone_bytes_per_s * elapsed
 
     def _round(self) -> NetworkError | None:
         """Fetch one run, with patience; return the error when that is at its end."""
@@ -182,7 +202,7 @@ class Worker:
                 raise SizeRefused(str(plan.total), piece.size)
             if answer.head.status == 206:
                 shared.ranges_confirmed.set()
-                self._receive(answer, Sink(shared, start, end))
+                self._receive(answer, self._sink(start, end))
             else:
                 self._receive_whole(answer, piece, is_size_told=plan.total is not None)
         self._adapt(waited_s, shared.tools.clock() - asked_at, end - start)
@@ -215,7 +235,9 @@ class Worker:
             self._shared.messages.append("the server does not give parts; taking the whole file from it")
         self._reads_whole = True
         self._shared.ranges_confirmed.set()
-        sink = Sink(self._shared, piece.start, piece.start + piece.size)
+        # Others may still be writing parts of what comes here: from now on each chunk is checked.
+        self._shared.checks_each = True
+        sink = self._sink(piece.start, piece.start + piece.size)
         try:
             self._receive(answer, sink)
         except WrongEnd as failure:
@@ -224,92 +246,18 @@ class Worker:
                 raise
             raise SizeRefused("more" if failure.is_beyond else "fewer", piece.size) from failure
 
+    def _sink(self, start: int, end: int) -> Sink:
+        sample_every = _SAMPLE_EVERY if self._is_fast else 1
+        return Sink(self._shared, start, end, sample_every=sample_every)
+
     def _adapt(self, waited_s: float, took_s: float, size: int) -> None:
-        if waited_s > _WAIT_SHARE * took_s and size >= self._run_bytes:
+        is_short = waited_s > _WAIT_SHARE * took_s or took_s < _LEAST_RUN_S
+        if is_short and size >= self._run_bytes:
             self._run_bytes = min(2 * self._run_bytes, _LONGEST_RUN_BYTES)
         bytes_per_s = size / max(took_s - waited_s, 1e-3)
+        self._is_fast = bytes_per_s >= self._shared.limits.fast_bytes_per_s
         enough = int(waited_s / _LARGEST_WAIT_SHARE * bytes_per_s)
         self._least_bytes = min(max(enough, _SHORTEST_RUN_BYTES), self._run_bytes)
-
-
-class WrongEnd(TransferFailure):
-    """A body is shorter than the range that it should fill, or goes on behind it."""
-
-    def __init__(self, reason: str, *, is_beyond: bool) -> None:
-        super().__init__(reason)
-        self.is_beyond = is_beyond
-
-
-class Sink:
-    """Takes the bytes from `start` to `end` in order, in blocks of any size; writes the right chunks."""
-
-    def __init__(self, shared: Shared, start: int, end: int) -> None:
-        self._shared = shared
-        self._table = shared.table
-        self._position = start
-        self._end = end
-        size = max(_BATCH_BYTES, shared.table.chunk_size)
-        self._buffer = memoryview(bytearray(min(size, max(end - start, 1))))
-        self._fill = 0
-
-    def feed(self, block: bytes) -> None:
-        """Add the next bytes. Raises `WrongEnd`, `ChunkRefused` and `OSError`."""
-        data = memoryview(block)
-        if self._position + self._fill + len(data) > self._end:
-            raise WrongEnd("the server sent more bytes than it announced", is_beyond=True)
-        while data:
-            count = min(len(data), len(self._buffer) - self._fill)
-            self._buffer[self._fill : self._fill + count] = data[:count]
-            self._fill += count
-            data = data[count:]
-            if self._fill == len(self._buffer):
-                self.flush()
-
-    def flush(self) -> None:
-        """Check and write the chunks that are complete."""
-        is_end = self._position + self._fill == self._end
-        count = -(-self._fill // self._table.chunk_size) if is_end else self._fill // self._table.chunk_size
-        first = self._position // self._table.chunk_size
-        good_from: int | None = None
-        for number in range(first, first + count):
-            if self._is_new(number):
-                good_from = number if good_from is None else good_from
-            elif good_from is not None:
-                self._write(good_from, number)
-                good_from = None
-        if good_from is not None:
-            self._write(good_from, first + count)
-        self._forget(count)
-
-    def require_end(self) -> None:
-        """Check that nothing is missing. Raises `WrongEnd`."""
-        if self._position < self._end:
-            missing = self._end - self._position
-            raise WrongEnd(f"the answer ended {missing} bytes early", is_beyond=False)
-
-    def _is_new(self, number: int) -> bool:
-        """Tell whether a chunk in the buffer is right and not on disk yet."""
-        if self._shared.board.is_there(number):
-            return False
-        if hashlib.sha256(self._slice(number, number + 1)).digest() == self._table.digest(number):
-            return True
-        self._shared.board.note_wrong(number)
-        return False
-
-    def _write(self, first: int, end: int) -> None:
-        write_at(self._shared.handle, self._slice(first, end), self._table.span(first)[0])
-        self._shared.board.mark(first, end)
-
-    def _slice(self, first: int, end: int) -> memoryview:
-        start, stop = self._table.span(first)[0], sum(self._table.span(end - 1))
-        return self._buffer[start - self._position : stop - self._position]
-
-    def _forget(self, count: int) -> None:
-        size = min(count * self._table.chunk_size, self._fill)
-        rest = bytes(self._buffer[size : self._fill])
-        self._buffer[: len(rest)] = rest
-        self._position += size
-        self._fill = len(rest)
 
 
 def _ignore(_: object) -> None:

@@ -175,7 +175,7 @@ def require_strength(proven: Strength, *, asked: Asked, state: TrustState, what:
             "proof-weaker-than-before",
             f"{what} is proven by {proven.label} only",
             why=f"files of {asked.repo} were proven by {before.label} before",
-            hint="try again later or from another source; allow the weaker proof only if you know why",
+            hint="try again later or from another source; --allow-weaker takes it, if you know why",
         )
 
 

@@ -76,6 +76,7 @@ class FaultServer:
     etag: str = '"v1"'
     seen: list[Seen] = field(default_factory=list)
     port: int = 0
+    scheme: str = "http"
     on_block: Callable[[int], None] = lambda sent: None
     block_bytes: int = 1024
     released: threading.Event = field(default_factory=threading.Event)
@@ -83,7 +84,7 @@ class FaultServer:
 
     def url(self, name: str = "engine.bin") -> str:
         """Address of the file; every path gives it."""
-        return f"http://127.0.0.1:{self.port}/{name}"
+        return f"{self.scheme}://127.0.0.1:{self.port}/{name}"
 
     @property
     def ranges(self) -> list[str]:
@@ -102,6 +103,7 @@ def serving(content: bytes, *script: Fault, tls: ssl.SSLContext | None = None) -
     with _Server(("127.0.0.1", 0), Handler) as server:
         state.port = server.server_address[1]
         if tls is not None:
+            state.scheme = "https"
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()

@@ -53,12 +53,10 @@ def manifest_of(name: str, content: bytes, table: ChunkTable | None = None) -> b
     return render_json(document)
 
 
-def sidecars(name: str, content: bytes) -> dict[str, bytes]:
+def sidecars(name: str, content: bytes, chunk_size: int = CHUNK) -> dict[str, bytes]:
     """Return the manifest and the chunk table that lie beside an artifact, by name."""
-    return {
-        f"{name}.MANIFEST.json": manifest_of(name, content),
-        f"{name}.chunks": render_table(table_of(content, CHUNK)),
-    }
+    table = table_of(content, chunk_size)
+    return {f"{name}.MANIFEST.json": manifest_of(name, content, table), f"{name}.chunks": render_table(table)}
 
 
 def artifact_entry(name: str, content: bytes, **requires: Any) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from tests.fakes.http_faults import FaultServer
 
 CONTENT = random.Random(7).randbytes(50_000)
 SHA = hashlib.sha256(CONTENT).hexdigest()
-LIMITS = Limits(timeout_s=0.25, min_bytes_per_s=2000, tries=4)
+NEVER = float("inf")
+LIMITS = Limits(timeout_s=0.25, min_bytes_per_s=2000, tries=4, alone_bytes_per_s=NEVER)
 
 
 @dataclass
@@ -44,12 +45,20 @@ class Bench:
     table: ChunkTable | None = None
     is_vouched: bool = False
     connections: int = 1
+    fast_bytes_per_s: float = LIMITS.fast_bytes_per_s
+    alone_bytes_per_s: float = LIMITS.alone_bytes_per_s
     seeds: tuple[Path, ...] = ()
     recorded: RecordedConsole = field(default_factory=RecordedConsole)
 
     @property
     def settings(self) -> Settings:
-        return Settings(artifacts=self.folder, limits=replace(LIMITS, connections=self.connections))
+        limits = replace(
+            LIMITS,
+            connections=self.connections,
+            fast_bytes_per_s=self.fast_bytes_per_s,
+            alone_bytes_per_s=self.alone_bytes_per_s,
+        )
+        return Settings(artifacts=self.folder, limits=limits)
 
     def request(self, server: FaultServer) -> Request:
         return request_for_url(server.url(), self.sha256)
@@ -86,7 +95,9 @@ class Bench:
         if self.transport is not None:
             yield self._with(self.transport)
             return
-        with HttpxTransport(timeout_s=limits.timeout_s) as transport:
+        with HttpxTransport(
+            timeout_s=limits.timeout_s, fast_bytes_per_s=limits.fast_bytes_per_s
+        ) as transport:
             yield self._with(transport)
 
     def _with(self, transport: Transport) -> Tools:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,3 +86,53 @@ def test_kill_again_and_again_moves_the_download_forward(tmp_path: Path) -> None
         assert seen == sorted(seen)
         done = run_cli("--url", server.url(), *words, "--json")
     assert json.loads(done.stdout)["sha256"] == SHA
+
+
+# An upgrade in which every other chunk changed: each chunk is a write of its own, by two workers.
+BIG_CHUNK = 16_384
+NEW = random.Random(21).randbytes(256 * BIG_CHUNK)
+OLDER = b"".join(
+    NEW[at : at + BIG_CHUNK] if at // BIG_CHUNK % 2 else bytes(BIG_CHUNK)
+    for at in range(0, len(NEW), BIG_CHUNK)
+)
+# All of them by hand: OPENCOTI_TEST_KILLS=all. Otherwise the ends, and each kind of write in between.
+ALL = os.environ.get("OPENCOTI_TEST_KILLS") == "all"
+PLACES = range(1, 400) if ALL else (1, 4, 60, 140, 200, 264)
+
+
+def test_kill_at_any_write_of_an_upgrade_by_chunks_loses_nothing(
+    tmp_path: Path, recorded: RecordedConsole
+) -> None:
+    was_killed = 0
+    for name, data in sidecars("engine.bin", NEW, BIG_CHUNK).items():
+        (tmp_path / name).write_bytes(data)
+    manifest = tmp_path / "engine.bin.MANIFEST.json"
+    with serving(NEW) as server:
+        server.block_bytes = BIG_CHUNK
+        request = request_for_url(server.url(), sha256_bytes(NEW), manifest=str(manifest))
+        for at in PLACES:
+            dest = tmp_path / str(at)
+            dest.mkdir()
+            (dest / "engine.bin").write_bytes(OLDER)
+            words = ("--url", server.url(), "--sha256", request.sha256, "--manifest", manifest)
+            code = run_and_kill(at, *words, "--dest", dest)
+            assert code in (0, -signal.SIGKILL)
+            if code == 0:
+                break
+            was_killed += 1
+            assert (dest / "engine.bin").read_bytes() in (OLDER, NEW)
+            kept = right_chunks(dest / "engine.bin.part")
+            done = fetch(request, SETTINGS, recorded.console, dest=dest)
+            assert (dest / "engine.bin").read_bytes() == NEW
+            assert done.action == "already-there" or done.resumed_from >= kept * BIG_CHUNK
+            assert sorted(os.listdir(dest)) == [".engine.bin.lock", ".engine.bin.stamp", "engine.bin"]
+            shutil.rmtree(dest)
+    assert was_killed >= (200 if ALL else len(PLACES))
+    if ALL:
+        assert code == 0  # so the last place was behind the last write
+
+
+def right_chunks(part: Path) -> int:
+    """Count the chunks of a partial that stand at their place and are right."""
+    data = part.read_bytes() if part.exists() else b""
+    return sum(data[at : at + BIG_CHUNK] == NEW[at : at + BIG_CHUNK] for at in range(0, len(data), BIG_CHUNK))

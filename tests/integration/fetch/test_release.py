@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -96,6 +97,13 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield Client(folder=tmp_path, server=server, publisher=publisher)
 
 
+@pytest.fixture
+def without_sigstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package that checks attestations is not installed: Python's own mark for that."""
+    monkeypatch.setitem(sys.modules, "sigstore", None)
+
+
+@pytest.mark.usefixtures("without_sigstore")
 def test_newest_release_is_verified_chosen_fetched_and_remembered(client: Client) -> None:
     assert client.get().read_bytes() == CONTENT
     assert [request.path for request in client.server.seen] == [
@@ -174,8 +182,12 @@ def test_another_tag_than_asked_for_is_refused(client: Client) -> None:
     assert client.refused(tag="c9") == "wrong-tag"
 
 
-def test_attestation_cannot_be_proven_yet_and_is_not_pretended(client: Client) -> None:
-    assert client.refused(require=Strength.ATTESTATION) == "proof-too-weak"
+@pytest.mark.usefixtures("without_sigstore")
+def test_attestation_that_cannot_be_checked_is_not_pretended(client: Client) -> None:
+    with pytest.raises(OpencotiError) as caught:
+        client.get(require=Strength.ATTESTATION)
+    assert (caught.value.error_id, caught.value.exit_code) == ("attestation-unsupported", 4)
+    assert "opencoti[attest]" in caught.value.hint
 
 
 def test_new_root_beside_the_release_is_followed_and_kept(client: Client) -> None:
@@ -230,7 +242,6 @@ def test_pin_with_a_required_signature(client: Client) -> None:
     assert not any(request.path.endswith("opencoti-release.json") for request in client.server.seen)
     wrong = ArtifactPin.parse(f"{REPO} {TAG} {NAME} {'0' * 64}", "pin")
     assert client.refused(pin=wrong, require=Strength.SIGNATURE) == "wrong-artifact"
-    assert client.refused(pin=pin, require=Strength.ATTESTATION) == "proof-too-weak"
 
 
 # --- the command ------------------------------------------------------------------------------------------
@@ -254,6 +265,18 @@ def test_command_gets_a_release_and_explains_the_choice(client: Client) -> None:
     done = json.loads(cli(client, "get", "--tag", TAG).stdout)
     assert (done["action"], done["proof"], done["sha256"]) == ("downloaded", "signature", SHA)
     assert json.loads(cli(client, "verify", "--latest").stdout)["is_right"]
+
+
+def test_explanation_tells_what_each_backend_would_be_for(client: Client) -> None:
+    needs = [{"backend": "cpu"}, {"backend": "cuda13", "archs": ["sm_75"], "min_driver": "9999"}]
+    client.server.files = client.publisher.publish(
+        {NAME: CONTENT}, [artifact_entry(NAME, CONTENT, backends=needs)], expires="2999-01-01T00:00:00Z"
+    )
+    done = cli(client, "explain", "--latest")
+    told = json.loads(done.stdout)
+    (candidate,) = told["candidates"]
+    assert [(use["backend"], use["rank"]) for use in candidate["uses"]] == [("cuda13", 0)]
+    assert set(told["hardware"]) >= {"gpus", "notes", "memory"}
 
 
 def test_command_with_the_shipped_root_fails_closed(client: Client) -> None:

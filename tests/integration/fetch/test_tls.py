@@ -1,4 +1,4 @@
-"""https with a certificate that is not trusted, and one that the user named."""
+"""https: certificates that are trusted or not, fast bodies over TLS, and HTTP/2 where it is offered."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.fakes.http_faults import serving
+from tests.fakes.h2_server import serving_h2
+from tests.fakes.http_faults import Fault, serving
 from tests.integration.fetch.bench import CONTENT, SHA, run_cli
+from tests.integration.fetch.test_fast import BIG, CHUNK, fast_bench
 
 
 @pytest.fixture
@@ -51,10 +53,40 @@ def test_certificate_must_be_trusted_and_can_be_named(tmp_path: Path, certificat
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     with serving(CONTENT, tls=context) as server:
-        url = server.url().replace("http:", "https:")
-        words = ("--url", url, "--sha256", SHA, "--dest", tmp_path / "d", "--json")
+        words = ("--url", server.url(), "--sha256", SHA, "--dest", tmp_path / "d", "--json")
         refused = run_cli(*words)
         assert (refused.returncode, json.loads(refused.stdout)["error"]) == (7, "tls-untrusted")
         assert server.seen == []
         trusted = run_cli(*words, env={"SSL_CERT_FILE": str(certificate)})
         assert (trusted.returncode, len(server.seen)) == (0, 1), trusted.stderr
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_fast_body_is_read_through_tls(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, has_table: bool
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    bench = fast_bench(tmp_path, has_table=has_table)
+    with serving(BIG, Fault(kind="close", at=3_000_000), tls=context) as server:
+        server.block_bytes = 1 << 18
+        fetched = bench.fetch(server)
+    assert fetched.path.read_bytes() == BIG
+    assert len(BIG) <= fetched.transferred_bytes < len(BIG) + CHUNK
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_http2_is_spoken_where_it_is_offered(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, has_table: bool
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    bench = fast_bench(tmp_path, has_table=has_table)
+    bench.connections = 4
+    with serving_h2(BIG, str(certificate)) as server:
+        fetched = bench.fetch(server)  # type: ignore[arg-type]
+        assert server.connections == 1
+        assert bool(server.ranges[0]) == has_table
+        assert has_table == (len(server.ranges) > 1)
+    assert fetched.path.read_bytes() == BIG
+    assert fetched.transferred_bytes == len(BIG)

@@ -48,7 +48,7 @@ def test_python_that_the_variable_names_is_asked(monkeypatch: pytest.MonkeyPatch
 # Imitates `curl -sSf -o TARGET URL` and `sha256sum FILE`, which a machine may lack.
 STAND_INS = {
     "curl": "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[4], sys.argv[3])",
-    "sha256sum": "import hashlib, sys; print(hashlib.file_digest(open(sys.argv[1], 'rb'), 'sha256').hexdigest())",
+    "sha256sum": "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())",
 }
 
 

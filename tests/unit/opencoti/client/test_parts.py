@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, Self
 
 import pytest
 
@@ -85,6 +86,37 @@ def test_event_without_end_is_cut_off() -> None:
     parser = EventParser("/p", max_event_bytes=100)
     with pytest.raises(VerificationError):
         parser.feed(b"data: xxxxxxxx\n" * 20)
+
+    parser = EventParser("/p", max_event_bytes=100)
+    with pytest.raises(VerificationError):
+        parser.feed(b"data:\n" * 101)
+
+
+class CountingBuffer(bytearray):
+    """Counts the bytes that are put into it and taken out of it."""
+
+    work = 0
+
+    def __iadd__(self, more: Any) -> Self:
+        self.work += len(more)
+        return super().__iadd__(more)
+
+    def __bytes__(self) -> bytes:
+        self.work += len(self)
+        return bytes(memoryview(self))
+
+
+def test_work_for_an_event_grows_with_its_size_and_not_with_its_square() -> None:
+    sizes, work = (2_000, 64_000), []
+    for size in sizes:
+        parser = EventParser("/p", max_event_bytes=1 << 20)
+        parser._rest = buffer = CountingBuffer()
+        text = b"data: " + b"x" * size + b"\n\n"
+        found = [event for at in range(len(text)) for event in parser.feed(text[at : at + 1])]
+        assert found == [b"x" * size]
+        work.append(buffer.work)
+    # Each byte of the line goes into the buffer once and comes out once.
+    assert work == [2 * (size + len(b"data: ")) for size in sizes]
 
 
 def test_page_instead_of_events_is_refused() -> None:

@@ -12,6 +12,7 @@ from opencoti.fetch.board import MAX_WRONG, Board, ChunkRefused, Run
 from tests.integration.fetch.bench import table_of
 
 SIZE = 10 * 4096 - 100  # ten chunks, the last one short
+SPANS = {number: 4096 if number < 9 else 3996 for number in range(10)}
 
 
 def board(*breaks: int) -> Board:
@@ -29,11 +30,11 @@ def test_what_is_there_splits_runs_and_moves_the_frontier() -> None:
     it = board()
     it.mark(0, 2)
     it.mark(4, 5)
-    assert it.wait_frontier(-1, 0) == 2
+    assert it.wait_frontier(0, 0) == 2
     assert it.take(99) == Run(first=2, end=4)
     assert it.take(99) == Run(first=5, end=10)
     it.mark(2, 4)
-    assert it.wait_frontier(2, 0) == 5
+    assert it.wait_frontier(3, 0) == 5
     assert it.there_bytes == 5 * 4096
     assert it.missing_bytes == SIZE - 5 * 4096
 
@@ -72,6 +73,22 @@ def test_taking_waits_for_what_others_might_give_back_and_ends_with_the_work() -
     assert str(it.failure) == "first"
 
 
+def test_whoever_follows_is_woken_when_enough_is_there_and_when_the_work_ends() -> None:
+    it = board()
+    seen: list[int] = []
+    follower = threading.Thread(target=lambda: seen.append(it.wait_frontier(3, 60)))
+    follower.start()
+    it.mark(1, 3)
+    it.mark(0, 1)
+    follower.join(30)
+    assert seen == [3]
+    follower = threading.Thread(target=lambda: seen.append(it.wait_frontier(4, 60)))
+    follower.start()
+    it.stop()
+    follower.join(30)
+    assert seen == [3, 3]
+
+
 def test_nothing_is_taken_when_all_is_there() -> None:
     it = board()
     it.mark(0, 10)
@@ -108,4 +125,5 @@ def test_no_chunk_is_lost_or_handed_out_twice(steps: list[tuple[str, int, int]])
         elif held:
             it.give_back(held.pop(0))
     assert it.missing_numbers() == sorted(set(range(10)) - there)
-    assert it.wait_frontier(-1, 0) == next((n for n in range(10) if n not in there), 10)
+    assert it.missing_bytes == sum(size for number, size in SPANS.items() if number not in there)
+    assert it.wait_frontier(0, 0) == next((n for n in range(10) if n not in there), 10)

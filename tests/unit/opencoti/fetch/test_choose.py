@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from opencoti.fetch.choose import Host, Wish, choose, parse_version
+from opencoti.fetch.choose import Host, Wish, asks_for_devices, choose, parse_version
 from opencoti.fetch.host import parse_glibc, this_host
+from opencoti.hardware import Gpu, Hardware, Memory
 from opencoti.index import BackendRequirement, ManifestReference, ReleasedArtifact, Requirements
 
 HOST = Host(os="linux", arch="x86_64", glibc="2.36")
@@ -80,6 +81,62 @@ def test_what_the_user_asked_for_decides() -> None:
     }
     assert reasons(*both, wish=Wish(flavor="cuda12"))["main"] == "-flavor cuda12 was asked for, this has none"
     assert choose(both, HOST, Wish(backend="rocm")).taken is None
+
+
+def gpu_artifact(name: str, backend: str, *, driver: str, flavor: str | None = None) -> ReleasedArtifact:
+    need = BackendRequirement(backend=backend, archs=("sm_80", "compute_80"), min_driver=driver)
+    plain = artifact(name, flavor=flavor)
+    needs = plain.requires.model_copy(update={"backends": (BackendRequirement(backend="cpu"), need)})
+    return plain.model_copy(update={"requires": needs})
+
+
+BOTH = (
+    gpu_artifact("main", "cuda13", driver="580.65"),
+    gpu_artifact("old", "cuda12", driver="525.60", flavor="cuda12"),
+)
+
+
+def hardware(driver: str) -> Hardware:
+    gpu = Gpu(
+        vendor="nvidia",
+        name="A100",
+        total_bytes=1,
+        free_bytes=1,
+        architecture="8.0",
+        driver=driver,
+        seen_by="nvml",
+    )
+    return Hardware(gpus=(gpu,), memory=Memory(total_bytes=1, available_bytes=1), notes=())
+
+
+@pytest.mark.parametrize(
+    ("driver", "taken", "why_not"),
+    [
+        ("590.1", "main", "it fits, but main is preferred (no flavor was asked for)"),
+        ("550.54", "old", "it fits, but old is preferred (its cuda12 can be used here)"),
+        ("470.1", "main", "it fits, but main is preferred (no flavor was asked for)"),
+    ],
+)
+def test_artifact_whose_backend_the_driver_can_run_is_preferred(
+    driver: str, taken: str, why_not: str
+) -> None:
+    choice = choose(BOTH, HOST, Wish(), hardware(driver))
+    assert choice.taken is not None
+    assert choice.taken.name == taken
+    assert [verdict.reason for verdict in choice.verdicts if not verdict.is_taken] == [why_not]
+    assert choice.verdicts[0].uses[0].rank == (2 if driver == "590.1" else 0)
+
+
+def test_backend_that_was_asked_for_is_taken_whether_it_can_be_used_or_not() -> None:
+    choice = choose(BOTH, HOST, Wish(backend="cuda13"), hardware("550.54"))
+    assert choice.taken is not None
+    assert choice.taken.name == "main"
+    assert choice.verdicts[0].uses[0].reason == "it needs driver 580.65, A100 has 550.54"
+
+
+def test_gpus_matter_only_where_something_is_for_them() -> None:
+    assert asks_for_devices(BOTH)
+    assert not asks_for_devices([artifact("a", "cpu"), artifact("b")])
 
 
 @pytest.mark.parametrize(
