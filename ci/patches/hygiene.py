@@ -163,7 +163,10 @@ def _dependants(repository: Repository, series: Series, trees: tuple[str, ...]) 
 
 
 def _uses(later: Patch, patch: Patch) -> bool:
-    """Tell whether a patch names, in the lines that it adds, a file that another one makes."""
+    """Tell whether a patch names, in the lines that it adds, a file that another one makes.
+
+    A line that asks whether the file is there can do without it.
+    """
     made = {PurePosixPath(change.name).name for change in patch.parsed.changes if change.is_new}
     names = [rb"(?<![\w.-])" + re.escape(name.encode()) for name in made if name != _EVERYWHERE]
     added = [
@@ -171,7 +174,7 @@ def _uses(later: Patch, patch: Patch) -> bool:
         for change in later.parsed.changes
         for hunk in change.hunks
         for line in hunk.new
-        if line not in hunk.old
+        if line not in hunk.old and b"__has_include(" not in line
     ]
     return any(re.search(name, line) for line in added for name in names)
 

@@ -92,15 +92,21 @@ def make_tiny_model(vocab_gguf: Path, out: Path, *, seed: int = 0, shape: Shape 
         StorageError: `out` cannot be written.
     """
     shape = shape or Shape()
-    vocabulary = _read_vocabulary(vocab_gguf)
+    vocabulary = read_vocabulary(vocab_gguf)
     tokens = vocabulary["tokenizer.ggml.tokens"].length
-    tensors = list(_tensors(shape, tokens, _Noise(seed)))
+    tensors = list(_tensors(shape, tokens, Noise(seed)))
     with atomic_file(out) as file:
         write_gguf(file, _metadata(shape) | vocabulary, tensors)
     return out
 
 
-def _read_vocabulary(path: Path) -> dict[str, Value]:
+def read_vocabulary(path: Path) -> dict[str, Value]:
+    """Return the tokenizer's keys of a GGUF file.
+
+    Raises:
+        ConfigError: `vocabulary-malformed`.
+        StorageError: it cannot be read.
+    """
     try:
         metadata = read_metadata(path.read_bytes())
     except OSError as exc:
@@ -145,7 +151,7 @@ def _metadata(shape: Shape) -> dict[str, Value]:
     }
 
 
-def _tensors(shape: Shape, tokens: int, noise: _Noise) -> Iterator[Tensor]:
+def _tensors(shape: Shape, tokens: int, noise: Noise) -> Iterator[Tensor]:
     yield noise.matrix("token_embd.weight", tokens, shape.width, spread=0.5)
     # Input and output share one matrix, which would make each token predict itself: random signs in
     # between break that.
@@ -154,7 +160,7 @@ def _tensors(shape: Shape, tokens: int, noise: _Noise) -> Iterator[Tensor]:
         yield from _layer(shape, f"blk.{layer}", noise)
 
 
-def _layer(shape: Shape, prefix: str, noise: _Noise) -> Iterator[Tensor]:
+def _layer(shape: Shape, prefix: str, noise: Noise) -> Iterator[Tensor]:
     width, kv_width, feed_forward = shape.width, shape.kv_width, shape.feed_forward
     for name, rows, columns in (
         ("attn_q", width, width),
@@ -178,7 +184,7 @@ def _vector(name: str, values: list[float]) -> Tensor:
     return Tensor(name=name, shape=(len(values),), kind=_F32, data=struct.pack(f"<{len(values)}f", *values))
 
 
-class _Noise:
+class Noise:
     """Random numbers from the raw stream of PCG64, the part of numpy that never changes."""
 
     def __init__(self, seed: int) -> None:

@@ -178,6 +178,7 @@ def _configure(arch: str, identity: EngineIdentity) -> tuple[str, ...]:
         "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
         "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
         "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+        "-DCMAKE_PROJECT_INCLUDE={src}/cmake/opencoti/plain-paths.cmake",
         "-DCMAKE_PROJECT_ggml_INCLUDE={src}/cmake/opencoti/ggml-shared.cmake",
         *_FEATURES,
         *_NO_GIT,

@@ -1,0 +1,166 @@
+"""A running server of the real engine, for tests: its log line by line, its memory, and requests to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_START_S: Final = 120.0
+_REQUEST_S: Final = 240.0
+_MAPPING: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)$")
+_LISTENING: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came back: the status, and the JSON object."""
+
+    status: int
+    data: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class _Block:
+    """Neighbouring mappings of one kind."""
+
+    start: int
+    end: int = 0
+    is_file: bool
+    kib: int = 0
+
+
+class Running:
+    """A server process. `spawned` makes it and ends it."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._has_ended = False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self._port = 0
+
+    def _read(self) -> None:
+        assert self._child.stderr is not None
+        for line in self._child.stderr:
+            with self._changed:
+                self._lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    @property
+    def log(self) -> str:
+        """What the server wrote so far."""
+        with self._changed:
+            return "".join(self._lines)
+
+    def wait_for(self, pattern: str, *, timeout_s: float = _START_S, count: int = 1) -> list[re.Match[str]]:
+        """Return the first `count` places of the log that match, as soon as they are there."""
+        wanted = re.compile(pattern)
+
+        def found() -> list[re.Match[str]]:
+            return [match for line in self._lines if (match := wanted.search(line))]
+
+        with self._changed:
+            done = self._changed.wait_for(lambda: len(found()) >= count or self._has_ended, timeout=timeout_s)
+            assert done, f"no {pattern!r} in the log: {''.join(self._lines[-20:])}"
+            assert len(found()) >= count, f"the server ended: {''.join(self._lines[-20:])}"
+            return found()[:count]
+
+    def wait_until_ready(self) -> None:
+        """Wait until it listens."""
+        self._port = int(self.wait_for(_LISTENING.pattern)[0][1])
+
+    def wait_for_end(self) -> int:
+        """Wait until it ends by itself; return its exit code."""
+        code = self._child.wait(timeout=_START_S)
+        self._reader.join()
+        return code
+
+    def ask(self, path: str, body: Mapping[str, object] | None = None) -> Answer:
+        """POST a JSON object, or GET without one."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_REQUEST_S) as answer:
+                return Answer(status=answer.status, data=json.load(answer))
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(status=error.code, data=json.load(error))
+
+    def complete(self, prompt: Sequence[int], count: int, **more: object) -> Answer:
+        """Ask for the most likely tokens after those of `prompt`."""
+        body = {"prompt": list(prompt), "n_predict": count, "temperature": 0, "return_tokens": True}
+        return self.ask("/completion", body | more)
+
+    @property
+    def largest_block_mib(self) -> float:
+        """What is backed of the largest stretch of anonymous memory: a KV cache of many tokens."""
+        blocks: list[_Block] = []
+        for line in Path(f"/proc/{self._child.pid}/smaps").read_text().splitlines():
+            if header := _MAPPING.match(line):
+                start, end = int(header[1], 16), int(header[2], 16)
+                # A stretch is cut where advice to the kernel differs.
+                if header[3] or not blocks or blocks[-1].end != start or blocks[-1].is_file:
+                    blocks.append(_Block(start=start, is_file=bool(header[3])))
+                blocks[-1].end = end
+            elif line.startswith("Rss:"):
+                blocks[-1].kib += int(line.split()[1])
+        anonymous = [block for block in blocks if not block.is_file]
+        return max(anonymous, key=lambda block: block.end - block.start).kib / 1024
+
+    @property
+    def mapped_files(self) -> list[str]:
+        """Paths of the files that are mapped for reading and shared with the file."""
+        maps = Path(f"/proc/{self._child.pid}/maps").read_text().splitlines()
+        return [line.split(maxsplit=5)[5] for line in maps if " r--s " in line and "/" in line]
+
+    def end(self) -> None:
+        """End it and its thread."""
+        self._child.kill()
+        self._child.wait()
+        self._reader.join()
+        assert self._child.stderr is not None
+        self._child.stderr.close()
+
+
+@contextmanager
+def spawned(engine: Path, *words: str, home: Path) -> Iterator[Running]:
+    """Start a server on a free port; it may still end by itself."""
+    child = subprocess.Popen(
+        [str(engine), "--host", "127.0.0.1", "--port", "0", *words],
+        env={"PATH": os.environ["PATH"], "HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    server = Running(child)
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+@contextmanager
+def started(engine: Path, *words: str, home: Path) -> Iterator[Running]:
+    """Start a server and wait until it answers."""
+    with spawned(engine, *words, home=home) as server:
+        server.wait_until_ready()
+        yield server

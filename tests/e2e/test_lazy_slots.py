@@ -1,0 +1,222 @@
+"""Slots that take memory as they fill and give it back (patch 0006): the same engine without and with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ci.paths import Layout
+from tests.e2e.conftest import EngineArtifact
+from tests.e2e.models import LONG_CONTEXT, long_model, sliding_model
+from tests.e2e.running import Running, spawned, started
+
+pytestmark = pytest.mark.engine
+
+_SLOTS: Final = 4
+_STEP: Final = 256
+_SPLIT: Final = ("-np", str(_SLOTS), "-c", str(_SLOTS * LONG_CONTEXT), "--no-kv-unified")
+# A prompt is kept in its slot only. One thread: several wait for each other on a busy machine.
+_COMMON: Final = ("--cache-ram", "0", "-t", "1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The engine and two models."""
+
+    engine: Path
+    long: Path
+    sliding: Path
+    home: Path
+
+    def start(self, *words: str, model: Path | None = None) -> AbstractContextManager[Running]:
+        """Start a server."""
+        files = ("-m", str(model or self.long))
+        return started(self.engine, *files, *_COMMON, *words, home=self.home)
+
+
+@pytest.fixture(scope="module")
+def bench(artifact: EngineArtifact, real_layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    root = tmp_path_factory.mktemp("lazy")
+    return Bench(
+        engine=artifact.path,
+        long=long_model(real_layout, root / "long.gguf"),
+        sliding=sliding_model(real_layout, root / "sliding.gguf"),
+        home=root,
+    )
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    """Return random tokens, always the same."""
+    numbers = random.Random(seed)
+    return [numbers.randrange(100, 30000) for _ in range(length)]
+
+
+def mib_at_start(server: Running) -> tuple[float, float]:
+    """Return what the slots have at first, and what they would have in full."""
+    match = server.wait_for(r"slots start with memory for \d+ of \d+ tokens: ([\d.]+) of ([\d.]+) MiB")[0]
+    return float(match[1]), float(match[2])
+
+
+def growths(server: Running) -> list[tuple[int, int, int]]:
+    """Return slot, tokens before and tokens after of every change."""
+    lines = (line.partition("opencoti: slot ")[2] for line in server.log.splitlines())
+    changes = (
+        line.split(" tokens")[0].replace(": context memory ", " ").replace(" -> ", " ") for line in lines
+    )
+    return [(int(s), int(a), int(b)) for s, a, b in (text.split() for text in changes if text)]
+
+
+def test_four_slots_of_64k_begin_with_a_sixteenth(bench: Bench) -> None:
+    with bench.start(*_SPLIT) as stock:
+        full = stock.largest_block_mib
+    with bench.start(*_SPLIT, "--slot-initial-ctx", "4096") as server:
+        assert mib_at_start(server) == (16, 256)
+        assert server.largest_block_mib < full / 12
+    assert full > 256
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("-fa", "on"), id="flash-attention"),
+        pytest.param(("-fa", "off"), id="transposed"),
+        pytest.param(("-fa", "on", "-ctk", "q8_0", "-ctv", "q4_0"), id="quantised"),
+        pytest.param(("-fa", "on", "--kv-unified"), id="unified"),
+        pytest.param(("-fa", "on", "--sliding"), id="sliding-window"),
+    ],
+)
+def test_growing_slots_say_what_full_ones_say(bench: Bench, words: tuple[str, ...]) -> None:
+    """One after the other, since what is computed together depends on when requests arrive."""
+    model = bench.sliding if "--sliding" in words else bench.long
+    options = ("-np", "2", "-c", "8192", "--no-kv-unified", *(word for word in words if word != "--sliding"))
+    prompts = [(slot, prompt(length, length)) for length in (100, 700) for slot in (0, 1)]
+
+    def tokens(server: Running) -> list[list[int]]:
+        answers = [server.complete(text, 12, id_slot=slot) for slot, text in prompts]
+        return [answer.data["tokens"] for answer in answers]
+
+    with bench.start(*options, model=model) as stock:
+        expected = tokens(stock)
+    with bench.start(*options, "--slot-initial-ctx", "1", model=model) as server:
+        assert tokens(server) == expected
+        assert growths(server) == [(0, _STEP, 1024), (1, _STEP, 1024)]
+    assert len(expected[0]) == 12
+
+
+def test_memory_doubles_while_a_slot_generates(bench: Bench) -> None:
+    with bench.start("-np", "1", "-c", "4096", "--slot-initial-ctx", "256") as server:
+        answer = server.complete(prompt(1, 500), -1, n_predict=20, ignore_eos=True)
+        assert len(answer.data["tokens"]) == 20
+        assert growths(server) == [(0, 256, 512), (0, 512, 1024)]
+
+
+def test_slots_under_load_keep_their_texts_apart(bench: Bench) -> None:
+    """What is computed together differs from run to run, and numbers with it, but not by much."""
+    requests = [prompt(seed, 150 + 60 * seed) for seed in range(8)]
+    options = ("-np", str(_SLOTS), "-c", "16384", "--no-kv-unified")
+    with bench.start(*options) as stock:
+        expected = [likely_tokens(stock, text)[0] for text in requests]
+    with bench.start(*options, "--slot-initial-ctx", "256", "--slot-shrink-idle-ms", "1") as server:
+        for _ in range(2):
+            with ThreadPoolExecutor(len(requests)) as pool:
+                answers = list(pool.map(lambda text: likely_tokens(server, text), requests))
+            for token, likely in zip(expected, answers, strict=True):
+                assert token in likely
+        assert len(growths(server)) > _SLOTS
+
+
+def likely_tokens(server: Running, text: list[int]) -> list[int]:
+    """Return the five most likely next tokens, the most likely first."""
+    answer = server.complete(text, 1, cache_prompt=False, n_probs=5)
+    (first,) = answer.data["completion_probabilities"]
+    return [item["id"] for item in first["top_logprobs"]]
+
+
+def test_an_idle_slot_gives_back_all_but_its_first_tokens(bench: Bench) -> None:
+    text = prompt(2, 2500)
+    with bench.start(*_SPLIT, "--slot-initial-ctx", "2048", "--slot-shrink-idle-ms", "300") as server:
+        first, _ = mib_at_start(server)
+        before = server.complete(text, 8, id_slot=0)
+        shrunk = r"slot %d: context memory 4096 -> 2048 tokens \(2\.0 MiB given back, (\S+) MiB"
+        assert float(server.wait_for(shrunk % 0)[0][1]) == first
+        backed = (
+            server.largest_block_mib
+        )  # with the buffers of the computation, which have memory from here on
+        server.complete(text, 8, id_slot=1)
+        server.wait_for(shrunk % 1)
+        assert server.largest_block_mib < 1.05 * backed
+        again = server.complete(text, 8, id_slot=0)
+    assert again.data["tokens"] == before.data["tokens"]
+    assert before.data["timings"]["cache_n"] == 0
+    assert again.data["timings"]["cache_n"] == 2048
+
+
+def test_a_sliding_window_is_dropped_whole(bench: Bench) -> None:
+    text = prompt(3, 900)
+    words = (
+        "-np",
+        "2",
+        "-c",
+        "8192",
+        "--no-kv-unified",
+        "--slot-initial-ctx",
+        "256",
+        "--slot-shrink-idle-ms",
+        "300",
+    )
+    with bench.start(*words, model=bench.sliding) as server:
+        before = server.complete(text, 8, id_slot=0)
+        server.wait_for(r"slot 0: context memory 1024 -> 256 tokens")
+        again = server.complete(text, 8, id_slot=0)
+    assert again.data["tokens"] == before.data["tokens"]
+    assert again.data["timings"]["cache_n"] == 0
+
+
+@pytest.fixture
+def limited(bench: Bench) -> Iterator[Running]:
+    """Two slots that can have 1 MiB, 1024 tokens, together."""
+    words = ("-np", "2", "-c", "16384", "--no-kv-unified", "--slot-initial-ctx", "256")
+    with bench.start(*words, "--slot-memory-limit", "1") as server:
+        yield server
+
+
+def test_without_memory_the_new_request_gets_503_and_the_running_one_ends_well(limited: Running) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(limited.complete, prompt(4, 300), 200, id_slot=0, ignore_eos=True)
+        limited.wait_for(r"slot 0: context memory 256 -> 512 tokens")
+        refused = limited.complete(prompt(5, 600), 4, id_slot=1)
+        assert not running.done()
+        done = running.result()
+    assert refused.status == 503
+    assert refused.data["error"]["type"] == "unavailable_error"
+    assert "no memory for this request now" in refused.data["error"]["message"]
+    assert done.status == 200
+    assert len(done.data["tokens"]) == 200
+    # Now the other slot is idle and makes room, without having been told to shrink by itself.
+    assert limited.complete(prompt(5, 600), 4, id_slot=1).status == 200
+    assert growths(limited)[-2:] == [(0, 512, 256), (1, 256, 768)]
+
+
+def test_a_request_without_an_end_stops_where_memory_ends(limited: Running) -> None:
+    answer = limited.complete(prompt(6, 700), -1, id_slot=0, ignore_eos=True)
+    assert answer.status == 200
+    assert answer.data["stop_type"] == "limit"
+    assert answer.data["truncated"] is True
+    assert 700 + len(answer.data["tokens"]) == 768 + 1  # the last one is not in the cache yet
+    assert "no memory for more context" in limited.log
+
+
+def test_options_that_cannot_be_are_refused_or_told(bench: Bench) -> None:
+    words = ("-m", str(bench.long), "--slot-initial-ctx", "-1")
+    with spawned(bench.engine, *words, home=bench.home) as server:
+        assert server.wait_for_end() == 1
+        assert "must not be negative" in server.log
+    with bench.start("-c", "512", "--slot-shrink-idle-ms", "5") as server:
+        assert "have no effect without --slot-initial-ctx" in server.log
