@@ -10,12 +10,16 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from ci.package.content import MODEL_PREFIX, USER_ARGS
 from ci.package.inputs import open_input
 from ci.package.naming import Lane
 from opencoti.embedder.arguments import embedder_table
 from opencoti.errors import BuildError
+
+# What such an engine logs: the patch that can do it is known by this text (see the features of the series).
+_IN_PLACE_TEXT: Final = b"opencoti: model in place: "
 
 
 def embedder_args(engine: Path, *, lane: Lane, model: str, mmproj: str | None = None) -> bytes:
@@ -46,6 +50,15 @@ def embedder_args(engine: Path, *, lane: Lane, model: str, mmproj: str | None = 
     options = [option.words for option in wanted if option.words[0] in known]
     lines = [word for words in (*files, *options) for word in words]
     return "".join(f"{line}\n" for line in (*lines, USER_ARGS)).encode()
+
+
+def reads_models_in_place(engine: Path) -> bool:
+    """Whether the engine can load a model that is a member of the artifact, without a copy of it on disk."""
+    with open_input(engine) as source:
+        if source.size == 0:
+            return False
+        with mmap.mmap(source.handle, 0, access=mmap.ACCESS_READ) as data:
+            return data.find(_IN_PLACE_TEXT) >= 0
 
 
 def offered_options(engine: Path, names: Sequence[str]) -> frozenset[str]:

@@ -73,6 +73,7 @@ class PackageInputs:
         licences: member name to text, or to a file that holds it.
         product: the bare engine, or an engine with an embedding model.
         models: GGUF files, each a member under its own name.
+        parts: names of those models that the engine reads in the artifact: they are not extracted.
         args: content of `.args`, None for none.
         git_commit: commit of this repository, 40 hex digits.
         patch_set_hash: one hash for the whole series.
@@ -85,6 +86,7 @@ class PackageInputs:
     licences: Mapping[str, Path | bytes]
     product: Product = "llamafile"
     models: tuple[Path, ...] = ()
+    parts: frozenset[str] = frozenset()
     args: bytes | None = None
     version_string: str
     tag: str
@@ -253,7 +255,7 @@ def _write(job: _Job) -> Packaged:
         job.inputs.loader,
         job.members,
         job.artifact,
-        last=lambda members: _last_members(job.inputs, [_indexed(member) for member in members]),
+        last=lambda members: _last_members(job.inputs, [_indexed(job.inputs, member) for member in members]),
         options=WriteOptions(mode=0o755, on_progress=progress(job.console), before_rename=before_rename),
     )
     chunks.write(job.chunks, written.chunks)
@@ -271,8 +273,14 @@ def progress(console: Console) -> Progress:
     return show
 
 
-def _indexed(member: WrittenMember) -> IndexedFile:
-    return IndexedFile(name=member.name, sha256=member.sha256, size=member.size, mode=_mode_text(member.mode))
+def _indexed(inputs: PackageInputs, member: WrittenMember) -> IndexedFile:
+    return IndexedFile(
+        name=member.name,
+        sha256=member.sha256,
+        size=member.size,
+        mode=_mode_text(member.mode),
+        is_part=member.name in inputs.parts,
+    )
 
 
 def _mode_text(mode: int) -> IndexMode:
@@ -371,7 +379,11 @@ def _has_same_members(job: _Job, old: Manifest) -> bool:
             return False
         files.append(
             IndexedFile(
-                name=member.name, sha256=recorded.sha256, size=recorded.size, mode=_mode_text(member.mode)
+                name=member.name,
+                sha256=recorded.sha256,
+                size=recorded.size,
+                mode=_mode_text(member.mode),
+                is_part=member.name in job.inputs.parts,
             )
         )
     last = _last_members(job.inputs, files)

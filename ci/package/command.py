@@ -15,7 +15,7 @@ from ci.cachefile import kept_file
 from ci.context import Context
 from ci.dso.elf import ElfFacts, inspect_elf
 from ci.dso.rules import check_elf, rules_for_file, unresolved
-from ci.package.arguments import embedder_args
+from ci.package.arguments import embedder_args, reads_models_in_place
 from ci.package.artifact import Packaged, PackageInputs, assemble
 from ci.package.backends import BackendChoice, choose_backends
 from ci.package.bundle import Bundle
@@ -140,10 +140,12 @@ def _assemble(context: Context, inputs: PackageInputs, out: Path) -> Packaged:
 
 def _with_model(inputs: PackageInputs, options: PackageOptions) -> PackageInputs:
     """Return the inputs of the artifact with the model, from those of the bare engine."""
+    assert options.model is not None
     return replace(
         inputs,
         product="embedder",
         models=options.models,
+        parts=frozenset({options.model.name} if reads_models_in_place(inputs.entry) else ()),
         args=embedder_arguments(inputs.entry, options, lane=inputs.lane),
     )
 

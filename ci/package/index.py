@@ -6,8 +6,10 @@ Form, one record a line, each line ended by a newline, `file` lines sorted bytew
     version opencoti-0.5.0-g0c1e570-c1
     entry llama-server
     file <sha256> <size> <mode: 0644|0755> <name>
+    part <sha256> <size> 0644 <name>
 
-It lists every member but itself. The loader reads the same form; both sides are strict.
+A `part` is a model that the engine reads in the artifact, so it is not extracted. `file` and `part` lines
+are sorted as one. It lists every member but itself. The loader reads the same form; both sides are strict.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _HEADER = "opencoti-index 1"
 _MAX_BYTES = 1 << 20
 _VERSION = re.compile(r"version (opencoti-[0-9A-Za-z][0-9A-Za-z._-]{0,150})")
 _ENTRY = re.compile(r"entry (\S+)")
-_FILE = re.compile(r"file ([0-9a-f]{64}) (0|[1-9][0-9]{0,18}) (0644|0755) (\S+)")
+_FILE = re.compile(r"(?:file|(part)) ([0-9a-f]{64}) (0|[1-9][0-9]{0,18}) (0644|0755) (\S+)")
 _MAX_SIZE = (1 << 63) - 1
 
 IndexMode = Literal["0644", "0755"]
@@ -33,12 +35,13 @@ IndexMode = Literal["0644", "0755"]
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedFile:
-    """One member as the index names it."""
+    """One member as the index names it; a part stays in the artifact."""
 
     name: str
     sha256: str
     size: int
     mode: IndexMode
+    is_part: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,9 @@ def make_index(*, version: str, entry: str, files: Iterable[IndexedFile]) -> Ind
 def render_index(index: Index) -> bytes:
     """Return the bytes of the member."""
     lines = [_HEADER, f"version {index.version}", f"entry {index.entry}"]
-    lines += [f"file {file.sha256} {file.size} {file.mode} {file.name}" for file in index.files]
+    for file in index.files:
+        word = "part" if file.is_part else "file"
+        lines.append(f"{word} {file.sha256} {file.size} {file.mode} {file.name}")
     return ("\n".join(lines) + "\n").encode("ascii", "replace")
 
 
@@ -90,11 +95,16 @@ def _split(data: bytes, origin: str) -> list[str]:
 
 def _parse_file(line: str, number: int, origin: str) -> IndexedFile:
     match = _FILE.fullmatch(line)
-    if match is None or int(match[2]) > _MAX_SIZE:
+    if match is None or int(match[3]) > _MAX_SIZE:
         raise _malformed(origin, f"line {number} is not `file <sha256> <size> <0644|0755> <name>`")
-    if not is_safe_name(match[4]):
-        raise _malformed(origin, f"line {number}: {match[4][:80]!r} is no plain file name")
-    return IndexedFile(name=match[4], sha256=match[1], size=int(match[2]), mode=cast(IndexMode, match[3]))
+    part, sha256, size, mode, name = match.groups()
+    if not is_safe_name(name):
+        raise _malformed(origin, f"line {number}: {name[:80]!r} is no plain file name")
+    if part and (mode != "0644" or name.startswith(".")):
+        raise _malformed(origin, f"line {number}: a part has mode 0644 and no dot in front")
+    return IndexedFile(
+        name=name, sha256=sha256, size=int(size), mode=cast(IndexMode, mode), is_part=part is not None
+    )
 
 
 def _check_names(files: tuple[IndexedFile, ...], entry: str, origin: str) -> None:

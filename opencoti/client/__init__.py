@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from opencoti.client.asynchronous import AsyncClient, AsyncSession
     from opencoti.client.limits import Limits
+    from opencoti.client.payloads import SessionReport
     from opencoti.client.requests import Sampling
     from opencoti.client.session import PrefixBreak, Reuse, Turn
     from opencoti.client.sync import Client, Session
@@ -23,6 +24,7 @@ __all__ = [
     "Reuse",
     "Sampling",
     "Session",
+    "SessionReport",
     "Turn",
 ]
 _HOMES = {
@@ -31,6 +33,7 @@ _HOMES = {
     "Limits": "limits",
     "Sampling": "requests",
     "PrefixBreak": "session",
+    "SessionReport": "payloads",
     "Reuse": "session",
     "Turn": "session",
     "Client": "sync",

@@ -61,6 +61,7 @@ def turn_of(end: StreamEnd, reuse: Reuse | None, prefix_break: PrefixBreak | Non
         finish_reason=end.finish_reason,
         usage=end.usage,
         timings=end.timings,
+        session=end.session,
         reuse=reuse,
         prefix_break=prefix_break,
     )
@@ -74,6 +75,7 @@ def full_turn(answer: ChatCompletion, reuse: Reuse | None, prefix_break: PrefixB
         finish_reason=answer.finish_reason,
         usage=answer.usage,
         timings=answer.timings,
+        session=answer.session,
         reuse=reuse,
         prefix_break=prefix_break,
     )

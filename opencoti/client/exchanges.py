@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
 
 from opencoti.client.answers import vectors_of
 from opencoti.client.payloads import (
@@ -129,3 +130,8 @@ def ask_prompt(body: bytes) -> Exchange[str]:
 def ask_erasure(slot: int | None) -> Exchange[bytes]:
     """Ask the engine to forget what a slot holds."""
     return Exchange(method="POST", path=f"/slots/{slot}?action=erase", body=b"{}", read=bytes)
+
+
+def ask_forgetting(session_id: str) -> Exchange[bytes]:
+    """Ask the engine to forget a session: in its slot, in memory and on disk."""
+    return Exchange(method="DELETE", path=f"/sessions/{quote(session_id, safe='')}", read=bytes)

@@ -42,6 +42,19 @@ class Timings(_Payload):
     predicted_per_second: float | None = None
 
 
+class SessionReport(_Payload):
+    """What became of a session in one turn, from engines that know sessions.
+
+    `reused` and `reprocessed` are tokens of the prompt. `restored_from` says where the reused ones were:
+    `slot`, `copy` (of another slot), `memory` or `disk`; None if there were none.
+    """
+
+    id: str  # the name in the interface
+    reused: int = Field(default=0, ge=0)
+    reprocessed: int = Field(default=0, ge=0)
+    restored_from: str | None = None
+
+
 class AnswerMessage(_Payload):
     """What the model said."""
 
@@ -65,6 +78,7 @@ class ChatCompletion(_Payload):
     model: str = ""
     usage: Usage | None = None
     timings: Timings | None = None
+    session: SessionReport | None = None
 
     @property
     def text(self) -> str:
@@ -91,6 +105,7 @@ class TextCompletion(_Payload):
     model: str = ""
     usage: Usage | None = None
     timings: Timings | None = None
+    session: SessionReport | None = None
 
     @property
     def text(self) -> str:
@@ -125,6 +140,7 @@ class ChatChunk(_Payload):
     model: str = ""
     usage: Usage | None = None
     timings: Timings | None = None
+    session: SessionReport | None = None
 
     @property
     def text(self) -> str:

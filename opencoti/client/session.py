@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from opencoti.client.payloads import AnswerMessage, Props, Timings, Usage
+from opencoti.client.payloads import AnswerMessage, Props, SessionReport, Timings, Usage
 from opencoti.client.requests import Message, Sampling, chat_body, encode, streaming
 from opencoti.errors import BusyError, UsageError
 
@@ -72,7 +72,10 @@ class Reuse:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One answer in a session. `reuse` is None where the engine gives no counts."""
+    """One answer in a session.
+
+    `reuse` is None where the engine gives no counts, `session` where it knows no sessions.
+    """
 
     text: str
     reasoning: str
@@ -81,6 +84,7 @@ class Turn:
     timings: Timings | None
     reuse: Reuse | None
     prefix_break: PrefixBreak | None = None
+    session: SessionReport | None = None
 
 
 class SlotTable:

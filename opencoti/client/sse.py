@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from opencoti.client.failures import malformed, truncated
-from opencoti.client.payloads import ChatChunk, TextCompletion, Timings, Usage, parse_event
+from opencoti.client.payloads import (
+    ChatChunk,
+    SessionReport,
+    TextCompletion,
+    Timings,
+    Usage,
+    parse_event,
+)
 
 DONE: Final = b"[DONE]"
 C = TypeVar("C", bound=ChatChunk | TextCompletion)
@@ -77,6 +84,7 @@ class StreamEnd:
     usage: Usage | None
     timings: Timings | None
     tool_calls: tuple[dict[str, Any], ...] = ()
+    session: SessionReport | None = None
 
 
 class ToolCalls:
@@ -115,6 +123,7 @@ class StreamReader(Generic[C]):
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
         self._timings: Timings | None = None
+        self._session: SessionReport | None = None
         self.is_done = False
 
     def feed(self, block: bytes) -> list[C]:
@@ -144,6 +153,7 @@ class StreamReader(Generic[C]):
             self._tool_calls.add(delta.tool_calls or ())
         self._usage = chunk.usage or self._usage
         self._timings = chunk.timings or self._timings
+        self._session = chunk.session or self._session
 
     def end(self) -> StreamEnd:
         """Return the whole answer.
@@ -159,5 +169,6 @@ class StreamReader(Generic[C]):
             finish_reason=self._finish_reason,
             usage=self._usage,
             timings=self._timings,
+            session=self._session,
             tool_calls=self._tool_calls.all(),
         )

@@ -11,7 +11,14 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from opencoti.client.answers import answer_of, full_turn, turn_of
-from opencoti.client.exchanges import Exchange, ask_chat, ask_erasure, ask_prompt, ask_props
+from opencoti.client.exchanges import (
+    Exchange,
+    ask_chat,
+    ask_erasure,
+    ask_forgetting,
+    ask_prompt,
+    ask_props,
+)
 from opencoti.client.session import Conversation, PrefixBreak, Reuse, SlotTable, Turn, compare_prompts
 from opencoti.client.sse import StreamEnd
 from opencoti.errors import OpencotiError
@@ -40,6 +47,13 @@ def _erase(talk: Conversation) -> Steps[bool]:
     except OpencotiError:
         return False
     return True
+
+
+def _forget(talk: Conversation) -> Steps[None]:
+    """Have the copies deleted that the engine keeps outside of slots; that it has none is no failure."""
+    if talk.knows_sessions:
+        with suppress(OpencotiError):
+            yield ask_forgetting(talk.session_id)
 
 
 def take_turn(talk: Conversation, body: bytes) -> Steps[Turn]:
@@ -74,6 +88,7 @@ def close_session(talk: Conversation, slots: SlotTable) -> Steps[None]:
     try:
         if talk.is_isolated:
             yield from _erase(talk)
+            yield from _forget(talk)
     finally:
         _give_back(talk, slots)
 

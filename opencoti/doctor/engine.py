@@ -109,12 +109,14 @@ def read_index(path: Path) -> _Index | None:
 
 
 def _parse_index(data: bytes) -> _Index | None:
-    """Parse lines like `version X`, `entry NAME` and `file <sha256> <size> <mode> <name>`."""
+    """Parse lines like `version X`, `entry NAME` and `file|part <sha256> <size> <mode> <name>`."""
     lines = [line.split(" ") for line in data.decode("utf-8", "replace").splitlines()]
     if not lines or lines[0] != ["opencoti-index", "1"]:
         return None
     versions = [words[1] for words in lines if words[0] == "version" and len(words) == 2]
-    files = [words for words in lines if words[0] == "file" and len(words) == 5 and is_sha256(words[1])]
+    files = [
+        words for words in lines if words[0] in ("file", "part") and len(words) == 5 and is_sha256(words[1])
+    ]
     if len(versions) != 1:
         return None
     return _Index(

@@ -105,6 +105,16 @@ def test_it_needs_no_argument_to_embed(
     assert any(Path(label).name.startswith("libggml-cpu-") for label in report.files)
 
 
+def test_the_model_stays_in_the_artifact(
+    embedder: Embedder, server: tuple[subprocess.Popen[str], int], tmp_path: Path
+) -> None:
+    """Nothing of it is unpacked: it is mapped from the file that was started."""
+    child, _ = server
+    assert not list(tmp_path.rglob("*.gguf"))
+    maps = Path(f"/proc/{child.pid}/maps").read_text().splitlines()
+    assert any(" r--s " in line and line.endswith(f" {embedder.artifact}") for line in maps)
+
+
 def test_the_model_is_a_member_of_the_manifest_and_every_patch_can_be_seen(
     embedder: Embedder, real_layout: Layout
 ) -> None:

@@ -69,6 +69,7 @@ class ChatServer:
     reply: str = "so it is"
     bodies: list[bytes] = field(default_factory=list)
     erased: list[int] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
     slots: dict[int, list[str]] = field(default_factory=dict)
 
     def answer(self, body: dict[str, Any]) -> tuple[str, dict[str, int]]:
@@ -107,6 +108,10 @@ class _ChatHandler(BaseHTTPRequestHandler):
         else:
             self._send({"status": "ok"})
 
+    def do_DELETE(self) -> None:
+        self.chat.forgotten.append(self.path.removeprefix("/sessions/"))
+        self._send({"error": {"message": "there is no such session"}}, status=404)
+
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path.startswith("/slots/"):
@@ -121,11 +126,18 @@ class _ChatHandler(BaseHTTPRequestHandler):
             self._send({"error": {"message": "as it was told"}}, status=self.chat.status)
             return
         text, timings = self.chat.answer(body)
+        counts = {"timings": timings, **self._session(body, timings)}
         if body.get("stream"):
-            self._stream(text, timings)
+            self._stream(text, counts)
         else:
             choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            self._send({"choices": [choice], "timings": timings})
+            self._send({"choices": [choice], **counts})
+
+    def _session(self, body: dict[str, Any], timings: dict[str, int]) -> dict[str, Any]:
+        if "session_id" not in body or not self.chat.features:
+            return {}
+        counts = {"reused": timings["cache_n"], "reprocessed": timings["prompt_n"]}
+        return {"session": {"id": body["session_id"], **counts, "restored_from": "slot"}}
 
     def _erase(self) -> None:
         if not self.chat.can_erase:
@@ -136,7 +148,7 @@ class _ChatHandler(BaseHTTPRequestHandler):
         self.chat.slots.pop(slot, None)
         self._send({"id_slot": slot})
 
-    def _stream(self, text: str, timings: dict[str, int]) -> None:
+    def _stream(self, text: str, counts: dict[str, Any]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -144,7 +156,7 @@ class _ChatHandler(BaseHTTPRequestHandler):
         for word in text.split(" "):
             self._event({"choices": [{"delta": {"content": word + " "}}]})
         self._event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
-        self._event({"choices": [], "timings": timings})
+        self._event({"choices": [], **counts})
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 

@@ -3,8 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "message.h"
@@ -22,6 +25,27 @@ int open_artifact(void)
         fail(EXIT_STORAGE, "make the file readable (chmod +r), or mount /proc", "cannot read the artifact %s: %s",
              path != NULL ? path : "itself", strerror(path != NULL ? errno : error));
     return fd;
+}
+
+static bool leads_to(const char *path, int fd)
+{
+    struct stat there, open_one;
+    return stat(path, &there) == 0 && fstat(fd, &open_one) == 0 && there.st_dev == open_one.st_dev &&
+           there.st_ino == open_one.st_ino;
+}
+
+const char *artifact_path(int fd)
+{
+    const char *path = realpath("/proc/self/exe", NULL);
+    if (path == NULL)
+        path = realpath((const char *)getauxval(AT_EXECFN), NULL);
+    if (path != NULL && leads_to(path, fd))
+        return path;
+    /* It was renamed or deleted since: the engine inherits a descriptor of it. */
+    int kept = dup(fd);
+    if (kept < 0)
+        fail(EXIT_STORAGE, "start it again", "cannot keep the artifact open: %s", strerror(errno));
+    return format_text("/proc/self/fd/%d", kept);
 }
 
 /* Else the next file that is opened would take number 2, and a message would be written into it. */

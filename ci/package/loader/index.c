@@ -99,7 +99,9 @@ static mode_t read_mode(struct text *text)
 
 static void read_file(struct text *text, struct index_file *file)
 {
-    expect(text, "file ");
+    const char part[] = "part ";
+    file->is_part = text->end - text->at >= (ptrdiff_t)strlen(part) && memcmp(text->at, part, strlen(part)) == 0;
+    expect(text, file->is_part ? part : "file ");
     read_sha256(text, file->sha256);
     expect(text, " ");
     file->size = read_size(text);
@@ -108,6 +110,8 @@ static void read_file(struct text *text, struct index_file *file)
     expect(text, " ");
     read_name(text, file->name, MEMBER_NAME_MAX);
     expect(text, "\n");
+    if (file->is_part && (file->mode != 0644 || !is_used(file)))
+        fail_damaged("its index has %s as a part, which must have mode 0644 and no dot in front", file->name);
 }
 
 static int compare_names(const void *left, const void *right)
@@ -227,7 +231,12 @@ const struct index_file *index_find(const struct index *index, const char *name)
     return bsearch(&key, index->files, index->count, sizeof key, compare_names);
 }
 
-bool is_extracted(const struct index_file *file)
+bool is_used(const struct index_file *file)
 {
     return file->name[0] != '.';
+}
+
+bool is_extracted(const struct index_file *file)
+{
+    return is_used(file) && !file->is_part;
 }

@@ -4,6 +4,7 @@
  *     version opencoti-0.5.0-g0c1e570-c1
  *     entry llama-server
  *     file <sha256> <size> <0644|0755> <name>
+ *     part <sha256> <size> 0644 <name>          a model that stays where it is
  */
 #ifndef OPENCOTI_INDEX_H
 #define OPENCOTI_INDEX_H
@@ -25,6 +26,7 @@ struct index_file {
     uint8_t sha256[SHA256_SIZE];
     uint64_t size;
     mode_t mode;
+    bool is_part; /* the engine reads it in the artifact itself */
     const struct member *member;
 };
 
@@ -42,7 +44,10 @@ struct index index_load(const struct archive *archive);
 /* The file of that name, or NULL. */
 const struct index_file *index_find(const struct index *index, const char *name);
 
-/* Whether a file is written to the engine's folder: all are, except names that begin with a dot. */
+/* Whether the engine uses a file, so that its bytes are compared with the index: all but names that begin with a dot. */
+bool is_used(const struct index_file *file);
+
+/* Whether a file is written to the engine's folder: those that are used and are no parts. */
 bool is_extracted(const struct index_file *file);
 
 #endif

@@ -16,7 +16,7 @@
 #define ANNOUNCED_BYTES (64U << 20)  /* extraction of more than this takes long enough to be told */
 #define ABANDONED_AFTER_S 3600       /* age of a temporary file that no living process can own, when we hold no lock */
 
-/* One extracted file: what the index wants, and the state of what is there. */
+/* One used file: what the index wants, and the state of what is there. */
 struct slot {
     const struct index_file *file;
     bool is_good;
@@ -65,6 +65,14 @@ static bool has_stranger(const struct installation *work)
     return found;
 }
 
+/* The state of a used file: in the folder, or that of the artifact for a part. */
+static bool look_at(const struct installation *work, const struct index_file *file, struct stat *info)
+{
+    if (file->is_part)
+        return fstat(work->archive->fd, info) == 0;
+    return fstatat(work->folder->fd, file->name, info, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static bool is_current(const struct installation *work)
 {
     struct stamp stamp = stamp_load(work->folder, work->index);
@@ -73,8 +81,7 @@ static bool is_current(const struct installation *work)
     for (size_t i = 0; i < work->count; i++) {
         const struct index_file *file = work->slots[i].file;
         struct stat info;
-        if (fstatat(work->folder->fd, file->name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-            !stamp_matches(&stamp, i, file, &info))
+        if (!look_at(work, file, &info) || !stamp_matches(&stamp, i, file, &info))
             return false;
     }
     return !has_stranger(work);
@@ -137,8 +144,25 @@ static bool has_right_mode(int fd, struct slot *slot)
     return fchmod(fd, slot->file->mode) == 0 && fstat(fd, &slot->info) == 0;
 }
 
+/* A part cannot be replaced: it is right, or the artifact is damaged. Its state is taken before it is read. */
+static void check_part(const struct installation *work, struct slot *slot, const struct stamp *stamp, size_t position)
+{
+    uint8_t digest[SHA256_SIZE];
+    const struct index_file *file = slot->file;
+    int artifact = work->archive->fd;
+    slot->is_good = look_at(work, file, &slot->info) && stamp_matches(stamp, position, file, &slot->info);
+    if (slot->is_good)
+        return;
+    if (file->size > ANNOUNCED_BYTES)
+        notice("checking %llu MB of %s, once", (unsigned long long)file->size / 1000000, file->name);
+    slot->is_good = hash_range(artifact, archive_data_offset(work->archive, file->member), file->size, digest) &&
+                    memcmp(digest, file->sha256, SHA256_SIZE) == 0;
+    if (!slot->is_good)
+        fail_damaged("the SHA-256 of member %s is not the one in its index", file->name);
+}
+
 /* Find out whether the file of a slot is good; a wrong one is removed, which also frees its space. */
-static void check_slot(const struct installation *work, struct slot *slot, const struct stamp *stamp, size_t position)
+static void check_file(const struct installation *work, struct slot *slot, const struct stamp *stamp, size_t position)
 {
     const char *name = slot->file->name;
     if (fstatat(work->folder->fd, name, &slot->info, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
@@ -162,8 +186,10 @@ static void check_slot(const struct installation *work, struct slot *slot, const
 static void check_slots(const struct installation *work)
 {
     struct stamp stamp = stamp_load(work->folder, work->index);
-    for (size_t i = 0; i < work->count; i++)
-        check_slot(work, &work->slots[i], &stamp, i);
+    for (size_t i = 0; i < work->count; i++) {
+        struct slot *slot = &work->slots[i];
+        (slot->file->is_part ? check_part : check_file)(work, slot, &stamp, i);
+    }
 }
 
 static void write_missing(const struct installation *work)
@@ -219,7 +245,7 @@ void install(const struct archive *archive, const struct index *index, const str
     struct installation work = {.archive = archive, .index = index, .folder = folder};
     work.slots = allocate(index->count, sizeof *work.slots);
     for (size_t i = 0; i < index->count; i++)
-        if (is_extracted(&index->files[i]))
+        if (is_used(&index->files[i]))
             work.slots[work.count++].file = &index->files[i];
     if (!is_current(&work))
         repair(&work);

@@ -6,8 +6,8 @@
 #include "folder.h"
 #include "index.h"
 
-/* On return every extracted file of the index is in the folder with the right bytes, and nothing else can be loaded
- * from it. Costs one stat per file when that was so before. Ends the program when it cannot be had. */
+/* On return every extracted file of the index is in the folder with the right bytes, every part has the right bytes in
+ * the artifact, and nothing else can be loaded from the folder. Costs one stat per file when that was so before. Ends the program when it cannot be had. */
 void install(const struct archive *archive, const struct index *index, const struct folder *folder);
 
 #endif

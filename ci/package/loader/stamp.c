@@ -43,12 +43,20 @@ static char *read_text(const struct folder *folder)
     return text;
 }
 
-static size_t count_extracted(const struct index *index)
+static size_t count_used(const struct index *index)
 {
     size_t count = 0;
     for (size_t i = 0; i < index->count; i++)
-        count += is_extracted(&index->files[i]);
+        count += is_used(&index->files[i]);
     return count;
+}
+
+/* The state of a part is that of the artifact, which can belong to anyone and has a size of its own. */
+static bool is_as_listed(const struct index_file *file, const struct stat *info)
+{
+    if (!S_ISREG(info->st_mode) || file->is_part)
+        return S_ISREG(info->st_mode);
+    return info->st_uid == geteuid() && (info->st_mode & 07777) == file->mode && (uint64_t)info->st_size == file->size;
 }
 
 /* Cut `text` at its line ends; true when it has the header and exactly `count` lines after it. */
@@ -71,7 +79,7 @@ struct stamp stamp_load(const struct folder *folder, const struct index *index)
     if (text == NULL)
         return stamp;
     char *header = header_of(index);
-    size_t count = count_extracted(index);
+    size_t count = count_used(index);
     char **lines = allocate(count, sizeof *lines);
     if (split_lines(text, header, lines, count))
         stamp.lines = lines;
@@ -82,9 +90,7 @@ struct stamp stamp_load(const struct folder *folder, const struct index *index)
 bool stamp_matches(const struct stamp *stamp, size_t position, const struct index_file *file, const struct stat *info)
 {
     char line[LINE_SIZE];
-    bool is_as_listed = S_ISREG(info->st_mode) && info->st_uid == geteuid() &&
-                        (info->st_mode & 07777) == file->mode && (uint64_t)info->st_size == file->size;
-    if (stamp->lines == NULL || !is_as_listed)
+    if (stamp->lines == NULL || !is_as_listed(file, info))
         return false;
     format_line(line, file, info);
     return strcmp(stamp->lines[position], line) == 0;
@@ -101,7 +107,7 @@ int stamp_save(const struct folder *folder, const struct index *index, const str
     fprintf(file, "%s\n", header);
     free(header);
     for (size_t i = 0, position = 0; i < index->count; i++) {
-        if (!is_extracted(&index->files[i]))
+        if (!is_used(&index->files[i]))
             continue;
         format_line(line, &index->files[i], &infos[position++]);
         fprintf(file, "%s\n", line);

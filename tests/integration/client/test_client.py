@@ -247,6 +247,34 @@ def test_isolated_session_erases_before_and_after_case_b56(both: Both) -> None:
     assert server.erased == [0, 0, 0, 0]
 
 
+def test_session_is_reported_by_an_engine_that_knows_sessions(both: Both) -> None:
+    server = ChatServer(features=("session-id",))
+    with server.running() as url:
+        turns = Talk(both).turns(url, ["a b c", "d"], session_id="s 1/2")
+    assert [json.loads(body)["session_id"] for body in server.bodies] == ["s 1/2"] * 2
+    assert [turn.session.id for turn in turns] == ["s 1/2"] * 2
+    assert turns[1].session.reused == turns[1].reuse.cache_n > 0
+    assert server.forgotten == []
+
+
+def test_isolated_session_is_forgotten_by_an_engine_that_knows_sessions_case_b56(both: Both) -> None:
+    server = ChatServer(features=("session-id",))
+    with server.running() as url:
+        Talk(both).turns(url, ["a"], is_isolated=True, session_id="s 1/2")
+        assert (server.erased, server.forgotten) == ([0, 0], ["s%201%2F2"])
+        Talk(both).turns(url, ["a"])
+    assert len(server.forgotten) == 1
+
+
+def test_streamed_session_is_reported_too(both: Both) -> None:
+    server = ChatServer(features=("session-id",))
+    with server.running() as url, Client(url) as client, client.session(session_id="s1") as session:
+        with session.stream("a b c") as stream:
+            assert "".join(chunk.text for chunk in stream).strip() == "so it is"
+        assert stream.turn.session is not None
+        assert (stream.turn.session.id, stream.turn.session.restored_from) == ("s1", "slot")
+
+
 def test_isolated_session_starts_clean_where_slots_cannot_be_erased_case_b56(both: Both) -> None:
     server = ChatServer(can_erase=False)
     server.slots[0] = ["<user>", "a", "b", "c"]

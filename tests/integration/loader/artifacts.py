@@ -64,13 +64,15 @@ def render_index(
     version: str = VERSION,
     entry: str = ENTRY,
     modes: Mapping[str, str] | None = None,
+    parts: Sequence[str] = (),
 ) -> bytes:
     """The index of `files`; everything but the entry has mode 0644 unless told otherwise."""
     modes = {entry: "0755", **(modes or {})}
     lines = ["opencoti-index 1", f"version {version}", f"entry {entry}"]
     for name in sorted(files):
         digest = hashlib.sha256(files[name]).hexdigest()
-        lines.append(f"file {digest} {len(files[name])} {modes.get(name, '0644')} {name}")
+        word = "part" if name in parts else "file"
+        lines.append(f"{word} {digest} {len(files[name])} {modes.get(name, '0644')} {name}")
     return ("\n".join(lines) + "\n").encode()
 
 

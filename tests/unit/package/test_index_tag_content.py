@@ -44,6 +44,25 @@ def test_the_index_has_the_form_that_the_loader_reads() -> None:
     assert parse_index(TEXT.encode(), "sample") == index
 
 
+def test_a_part_is_a_line_of_its_own_kind() -> None:
+    files = [
+        IndexedFile(name="run", sha256=DIGEST, size=1, mode="0755"),
+        IndexedFile(name="m.gguf", sha256=DIGEST, size=2, mode="0644", is_part=True),
+    ]
+    index = make_index(version="opencoti-1-c1", entry="run", files=files)
+    text = render_index(index)
+    assert text.decode().splitlines()[3:] == [f"part {DIGEST} 2 0644 m.gguf", f"file {DIGEST} 1 0755 run"]
+    assert parse_index(text, "sample") == index
+
+
+@pytest.mark.parametrize(
+    "line", [f"part {DIGEST} 2 0755 m.gguf", f"part {DIGEST} 2 0644 .gguf", f"piece {DIGEST} 2 0644 m.gguf"]
+)
+def test_what_cannot_be_a_part_is_refused(line: str) -> None:
+    text = f"opencoti-index 1\nversion opencoti-1-c1\nentry run\n{line}\nfile {DIGEST} 1 0755 run\n"
+    assert error_id(partial(parse_index, text.encode(), "sample")) == "index-malformed"
+
+
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9._+-]{0,20}[a-z0-9]", fullmatch=True)
 
 

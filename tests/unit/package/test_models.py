@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ci.package.arguments import embedder_args, offered_options
+from ci.package.arguments import embedder_args, offered_options, reads_models_in_place
 from ci.package.artifact import PackageInputs, assemble, list_members
 from ci.package.backends import choose_backends, parse_backends
 from ci.package.content import model_member
+from ci.package.index import INDEX_NAME, parse_index
 from ci.package.naming import (
     ASSET_MAX_BYTES,
     PART_BYTES,
@@ -64,6 +65,25 @@ def test_an_artifact_with_a_model_holds_it_under_its_own_name(
         assert archive.read(model.name) == GGUF
         assert archive.read(".args") == b"-m\n/zip/qwen3-embedding-0.6b.gguf\n...\n"
     assert not assemble(with_model(tmp_path / "in", model), tmp_path / "out", recorded.console).is_new
+
+
+def test_a_model_that_the_engine_reads_in_place_is_a_part(
+    model: Path, tmp_path: Path, recorded: RecordedConsole
+) -> None:
+    inputs = replace(with_model(tmp_path / "in", model), parts=frozenset({model.name}))
+    packaged = assemble(inputs, tmp_path / "out", recorded.console)
+    with zipfile.ZipFile(packaged.artifact) as archive:
+        index = parse_index(archive.read(INDEX_NAME), "artifact")
+    assert [file.name for file in index.files if file.is_part] == [model.name]
+    assert not assemble(inputs, tmp_path / "out", recorded.console).is_new
+    assert assemble(replace(inputs, parts=frozenset()), tmp_path / "out", recorded.console).is_new
+
+
+def test_an_engine_that_reads_models_in_place_is_known_by_its_bytes(tmp_path: Path) -> None:
+    assert not reads_models_in_place(engine(tmp_path))
+    assert reads_models_in_place(engine(tmp_path, OPTIONS + b"opencoti: model in place: bytes %llu\0"))
+    (tmp_path / "engine").write_bytes(b"")
+    assert not reads_models_in_place(tmp_path / "engine")
 
 
 def test_generated_args_hold_what_the_engine_offers(tmp_path: Path) -> None:
