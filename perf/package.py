@@ -81,6 +81,11 @@ class _Files:
     def remove(self) -> None:
         self.out.unlink(missing_ok=True)
 
+    def zip_file_synced(self) -> None:
+        self.zip_file()
+        with open(self.out, "rb") as file:
+            os.fsync(file.fileno())
+
     def zip_file(self) -> None:
         with zipfile.ZipFile(self.out, "w", zipfile.ZIP_STORED) as archive:
             for path in self.members:
@@ -101,6 +106,7 @@ def _compare(files: _Files, runs: int) -> Report:
             files,
         ),
         _Case(name="Python zipfile, stored", prepare=files.remove, action=files.zip_file),
+        _Case(name="Python zipfile, stored, synced", prepare=files.remove, action=files.zip_file_synced),
         _shell("verify: openssl dgst -sha256", 'openssl dgst -sha256 "$1"', files),
         _Case(
             name="verify: chunks", prepare=_nothing, action=lambda: chunks.verify_file(files.reference, table)
@@ -130,6 +136,7 @@ def _facts(files: _Files, samples: Sequence[Sample], *, has_zip: bool) -> dict[s
         "package / (cp, sync, openssl)": _ratio(package, plain),
         "package / one SHA-256": _ratio(package, seconds["one SHA-256 in this process"]),
         "package / Python zipfile": _ratio(package, seconds["Python zipfile, stored"]),
+        "package / Python zipfile, synced": _ratio(package, seconds["Python zipfile, stored, synced"]),
         "verify / openssl": _ratio(seconds["verify: chunks"], seconds["verify: openssl dgst -sha256"]),
         **({"package / zip -0": _ratio(package, seconds["zip -0"])} if has_zip else {"zip": "not installed"}),
     }

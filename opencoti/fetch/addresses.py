@@ -46,8 +46,8 @@ def follow_redirect(url: str, location: str) -> str:
     Raises:
         NetworkError: `redirect-refused`; it leaves https, or leads into plain http on this machine.
     """
-    target = urljoin(url, location)
-    why = _objection(target)
+    target, why = _joined(url, location)
+    why = why or _objection(target)
     if not why and _split(target).scheme == "http" and _split(url).scheme != "http":
         why = "it leads from https to http"
     if why:
@@ -58,6 +58,14 @@ def follow_redirect(url: str, location: str) -> str:
             hint="check the address, or a proxy or mirror in between",
         )
     return target
+
+
+def _joined(url: str, location: str) -> tuple[str, str]:
+    """Return where `location` leads, or why it leads nowhere."""
+    try:
+        return urljoin(url, location), ""
+    except ValueError:
+        return "", "it is no valid address"
 
 
 def last_segment(url: str) -> str:

@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 
 from opencoti.errors import NetworkError
 
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
-_DIGITS = re.compile(r"\d{1,19}")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
+_DIGITS = re.compile(r"[0-9]{1,19}")
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _STALE_RANGE = {412, 416}
 
@@ -46,14 +46,14 @@ class Head:
 
     @property
     def etag(self) -> str:
-        """The entity tag if it is a strong one, else nothing."""
-        etag = self.headers.get("etag", "").strip()
+        """The entity tag if it is a strong one that can be sent back, else nothing."""
+        etag = self._returnable("etag")
         return etag if etag.startswith('"') else ""
 
     @property
     def last_modified(self) -> str:
-        """The date of the file as the server wrote it."""
-        return self.headers.get("last-modified", "").strip()
+        """The date of the file as the server wrote it, if it can be sent back."""
+        return self._returnable("last-modified")
 
     @property
     def is_encoded(self) -> bool:
@@ -64,6 +64,11 @@ class Head:
     def is_html(self) -> bool:
         """Whether the answer calls itself a web page."""
         return self.headers.get("content-type", "").strip().lower().startswith("text/html")
+
+    def _returnable(self, name: str) -> str:
+        """Return a header if a request may hold it, else nothing."""
+        text = self.headers.get(name, "").strip()
+        return text if is_returnable(text) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +110,11 @@ class BodyPlan:
 
     offset: int
     total: int | None
+
+
+def is_returnable(text: str) -> bool:
+    """Tell whether a header of a request may hold this."""
+    return text.isascii() and text.isprintable()
 
 
 def judge(ask: Ask, head: Head, url: str, *, now: datetime | None = None) -> BodyPlan:
@@ -165,7 +175,7 @@ def _retry_after(head: Head, now: datetime | None) -> float | None:
         return float(text)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)

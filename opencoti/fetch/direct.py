@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, cast
 
 from opencoti.fetch.answers import TransferFailure
 
@@ -46,9 +46,10 @@ def read_body(
         httpx.TransportError: the same, seen by the library.
     """
     source, left, since, arrived = _source_of(response), _length_of(response), clock(), 0
+    # Not `iter_raw`, which keeps empty blocks to itself: a server could send such without end.
     # A block of the library is all that it has taken from the socket so far (its parser holds nothing back),
     # so behind any of them the rest of the body is the next thing that the socket gives.
-    for block in response.iter_raw():
+    for block in cast("Iterable[bytes]", response.stream):
         yield block
         arrived += len(block)
         is_proven = arrived >= _PROOF_BYTES and arrived >= fast_bytes_per_s * (clock() - since)

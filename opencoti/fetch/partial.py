@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from opencoti.errors import ConfigError, storage_error
+from opencoti.fetch.answers import is_returnable
 from opencoti.fetch.running_hash import RunningHash
 from opencoti.files import write_atomic
 
@@ -27,6 +28,7 @@ _WRITE_BACK_BYTES = 16 << 20
 _HEAD_BYTES = 256
 _MAX_STATE_BYTES = 16 << 10
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for a pipe
 
 
 class Partial:
@@ -207,7 +209,7 @@ class ResumeNote:
         from opencoti.jsonio import parse_strict
 
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_FOLLOW)
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_FOLLOW | _NO_WAIT)
         except OSError:
             return None
         try:
@@ -224,6 +226,8 @@ class ResumeNote:
         if not isinstance(data, dict) or set(data) != {*texts, "total"}:
             return None
         if not all(isinstance(data[key], str) and data[key].isprintable() for key in texts):
+            return None
+        if not all(is_returnable(data[key]) for key in ("etag", "last_modified")):
             return None
         total = data["total"]
         if total is not None and (type(total) is not int or total < 0):

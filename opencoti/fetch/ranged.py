@@ -31,7 +31,7 @@ from opencoti.fetch.store import Slot
 from opencoti.fetch.workers import Piece, Shared, SizeRefused, Worker
 
 T = TypeVar("T")
-_JOIN_S = 1.0
+_JOIN_S, _HURRIED_JOIN_S = 1.0, 0.2
 _POLL_S = 0.2
 _HASH_STEP_BYTES = 8 << 20
 _FOLLOW_BYTES = 2 << 20
@@ -95,7 +95,7 @@ class RangedDownload:
             NetworkError: `download-failed`, `not-found`, `http-refused`, …; the partial stays.
             StorageError: `disk-full`, `storage-failed`; the partial stays.
         """
-        self._slot.note.unlink(missing_ok=True)
+        store.remove_note(self._slot)
         self._take_over()
         self._seed()
         self._fetch_missing()
@@ -163,12 +163,17 @@ class RangedDownload:
             for number in range(self._worker_count())
         ]
         shared.workers_left = len(threads)
+        join_s = _JOIN_S
         try:
             for thread in threads:
                 thread.start()
             self._follow(shared)
+        except BaseException as exc:
+            # Who presses Ctrl-C does not wait for a thread that waits for a silent server.
+            join_s = _JOIN_S if isinstance(exc, Exception) else _HURRIED_JOIN_S
+            raise
         finally:
-            self._end(shared, threads)
+            self._end(shared, threads, join_s)
             self._is_doubtful = shared.is_whole_claimed and shared.has_deferred
             self.transferred_bytes += shared.received_bytes
 
@@ -195,11 +200,11 @@ class RangedDownload:
             self._console.info(f"{self._slot.name}: {shared.messages.popleft()}")
         self._progress.show(self._board.there_bytes, self._table.file_size)
 
-    def _end(self, shared: Shared, threads: Sequence[threading.Thread]) -> None:
+    def _end(self, shared: Shared, threads: Sequence[threading.Thread], join_s: float) -> None:
         self._board.stop()
         shared.ended.set()
         shared.ranges_confirmed.set()
-        deadline = self._tools.clock() + _JOIN_S
+        deadline = self._tools.clock() + join_s
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - self._tools.clock()))
@@ -207,15 +212,19 @@ class RangedDownload:
             os.close(shared.handle)
 
     def _look_again(self) -> None:
-        """Read the partial again: a chunk that was no sample may be wrong, or a seed changed meanwhile."""
+        """Read the partial again: a chunk that was no sample may be wrong, or a seed changed meanwhile.
+
+        It is hashed again too: after a doubt the bytes may be others than those that went through the hash,
+        and the chunk table alone proves nothing.
+        """
         self._board = self._new_board()
         self._guarded(lambda: scan.find_in_place(self._part.handle, self._table, self._board, lambda _: None))
         if self._board.missing_bytes:
             self._console.info(
                 f"{self._slot.name}: {self._board.missing_bytes} bytes are wrong; fetching them again"
             )
-            self._part.rewind()
-            self._fetch_missing(checks_each=True)
+        self._part.rewind()
+        self._fetch_missing(checks_each=True)
 
     def _worker_count(self) -> int:
         useful = -(-self._board.missing_bytes // _WORTH_A_CONNECTION_BYTES)

@@ -161,7 +161,7 @@ def place(slot: Slot, part: Partial, sha256: str) -> None:
         os.replace(part.path, slot.final)
         fsync_folder(slot.folder)
         _write_stamp(slot, sha256, os.fstat(part.handle))
-        slot.note.unlink(missing_ok=True)
+        remove_note(slot)
     except OSError as exc:
         raise storage_error(exc, f"cannot write {slot.final}") from exc
 
@@ -170,9 +170,17 @@ def discard(slot: Slot) -> None:
     """Remove the partial and its note. Raises `StorageError`."""
     try:
         slot.part.unlink(missing_ok=True)
-        slot.note.unlink(missing_ok=True)
     except OSError as exc:
         raise storage_error(exc, f"cannot remove {slot.part}") from exc
+    remove_note(slot)
+
+
+def remove_note(slot: Slot) -> None:
+    """Remove the resume note. Raises `StorageError`."""
+    try:
+        slot.note.unlink(missing_ok=True)
+    except OSError as exc:
+        raise storage_error(exc, f"cannot remove {slot.note}") from exc
 
 
 def free_bytes(folder: Path) -> int:

@@ -13,10 +13,11 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from opencoti.errors import NetworkError
+from opencoti.errors import ConfigError, NetworkError
 from opencoti.fetch.addresses import LOOPBACK_HOSTS, follow_redirect
 from opencoti.fetch.answers import Head, TransferFailure
 from opencoti.fetch.credential import Credential
+from opencoti.fetch.deadline import run_within
 from opencoti.fetch.settings import FAST_BYTES_PER_S
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
 _CONNECT_TIMEOUT_S = 15.0
+_HEADERS_TIMEOUTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,9 @@ class HttpxTransport:
         timeout_s: no byte for this long is a failure.
         fast_bytes_per_s: from this speed on a body is read from its socket, see `direct`.
         credential: sent to its own server only, redirects included.
+
+    Raises:
+        ConfigError: `network-variable-unusable`.
     """
 
     def __init__(
@@ -71,14 +76,19 @@ class HttpxTransport:
         self._timeout_s = timeout_s
         self._fast_bytes_per_s = fast_bytes_per_s
         self._credential = credential
+        # What the libraries below let through when an answer is odd, such as a status that is no number.
+        self._odd: tuple[type[Exception], ...] = (ValueError, LookupError, *_http2_errors())
         # Plain http is allowed to this machine only, so it must not travel to a proxy: no mount for loopback.
-        self._client = httpx.Client(
-            headers={"user-agent": f"opencoti/{__version__}"},
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
-            mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK_HOSTS},
-            follow_redirects=False,
-            http2=find_spec("h2") is not None,
-        )
+        try:
+            self._client = httpx.Client(
+                headers={"user-agent": f"opencoti/{__version__}"},
+                timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
+                mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK_HOSTS},
+                follow_redirects=False,
+                http2=find_spec("h2") is not None,
+            )
+        except (OSError, ImportError, ValueError, httpx.InvalidURL) as exc:
+            raise _unfit_environment(exc) from exc
 
     def __enter__(self) -> HttpxTransport:
         return self
@@ -98,7 +108,7 @@ class HttpxTransport:
 
         Raises:
             TransferFailure: connection, time-out or protocol trouble, here or while blocks are read.
-            NetworkError: `redirect-refused`, `redirect-loop`, `tls-untrusted`.
+            NetworkError: `redirect-refused`, `redirect-loop`, `tls-untrusted`, `address-unusable`.
         """
         response = self._follow(url, headers)
         try:
@@ -130,11 +140,31 @@ class HttpxTransport:
         import httpx
 
         secret = self._credential.headers_for(url) if self._credential else {}
-        request = self._client.build_request("GET", url, headers={**headers, **secret})
         try:
-            return self._client.send(request, stream=True)
+            request = self._client.build_request("GET", url, headers={**headers, **secret})
+            return self._send_in_time(request)
         except httpx.TransportError as exc:
             raise self._failure(exc, url) from exc
+        except (httpx.InvalidURL, UnicodeError) as exc:
+            # Of the address itself, or of one in `Location`, which the library takes apart too.
+            raise NetworkError(
+                "address-unusable",
+                f"cannot ask {url}",
+                why="it, or the address that it redirects to, is not valid",
+                hint="check the address, or a proxy or mirror in between",
+            ) from exc
+        except self._odd as exc:
+            raise TransferFailure("the server broke the rules of HTTP") from exc
+
+    def _send_in_time(self, request: httpx.Request) -> httpx.Response:
+        """Send, and read the headers. The library limits each step; a server can make steps without end."""
+        limit_s = _HEADERS_TIMEOUTS * self._timeout_s
+        try:
+            return run_within(
+                limit_s, lambda: self._client.send(request, stream=True), lambda response: response.close()
+            )
+        except TimeoutError as exc:
+            raise TransferFailure(f"no answer that is complete within {limit_s:g} s") from exc
 
     def _blocks(self, response: httpx.Response, *, is_encoded: bool) -> Iterator[bytes]:
         import httpx
@@ -144,6 +174,8 @@ class HttpxTransport:
             yield from blocks
         except (httpx.TransportError, httpx.DecodingError) as exc:
             raise self._failure(exc, str(response.url)) from exc
+        except self._odd as exc:
+            raise TransferFailure("the server broke the rules of HTTP") from exc
 
     def _raw_blocks(self, response: httpx.Response) -> Iterator[bytes]:
         from opencoti.fetch.direct import read_body
@@ -169,6 +201,30 @@ class HttpxTransport:
         if isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError):
             return TransferFailure("the connection was cut")
         return TransferFailure(f"{type(exc).__name__}: {exc}")
+
+
+def _http2_errors() -> tuple[type[Exception], ...]:
+    """Return what the protocol library of HTTP/2 raises, which the HTTP library lets through."""
+    if find_spec("h2") is None:
+        return ()
+    from h2.exceptions import H2Error
+
+    return (H2Error,)
+
+
+def _unfit_environment(exc: Exception) -> ConfigError:
+    """Describe variables that the HTTP library cannot use; their values may hold passwords."""
+    what, expected = "a proxy variable", "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY must be valid"
+    if isinstance(exc, OSError):
+        what, expected = "SSL_CERT_FILE or SSL_CERT_DIR", "it must name certificates that can be read"
+    elif isinstance(exc, ImportError):
+        what, expected = "a SOCKS proxy", "that needs the Python package `socksio`"
+    return ConfigError(
+        "network-variable-unusable",
+        f"cannot use {what} of the environment",
+        why=expected,
+        hint="correct or unset it; a proxy is named like http://host:port",
+    )
 
 
 def _certificate_problem(exc: BaseException) -> ssl.SSLCertVerificationError | None:

@@ -31,6 +31,11 @@ class H2Server:
     port: int = 0
     connections: int = 0
     ranges: list[str] = field(default_factory=list)
+    excess: list[int] = field(default_factory=list)
+    """By how many bytes the next bodies are longer (or, below 0, shorter) than promised."""
+    status: str = "200"
+    empty: int = 0
+    """How many of the next bodies are empty blocks without end."""
 
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}/engine.bin"
@@ -83,13 +88,34 @@ class _Connection:
     def _answer(self, event: RequestReceived) -> None:
         asked = dict(event.headers).get(b"range", b"").decode()
         self._state.ranges.append(asked)
-        content, headers = self._state.content, [(":status", "200"), ("etag", '"1"')]
+        content, headers = self._state.content, [(":status", self._state.status), ("etag", '"1"')]
         start, end = 0, len(content)
         if match := re.fullmatch(r"bytes=(\d+)-(\d*)", asked):
             start, end = int(match[1]), int(match[2]) + 1 if match[2] else end
             headers = [(":status", "206"), ("content-range", f"bytes {start}-{end - 1}/{len(content)}")]
         self._h2.send_headers(event.stream_id, [*headers, ("content-length", str(end - start))])
-        self._bodies[event.stream_id] = memoryview(content)[start:end]
+        if self._state.empty:
+            self._state.empty -= 1
+            self._send_nothing(event.stream_id)
+            return
+        excess = self._state.excess.pop(0) if self._state.excess else 0
+        body = content[start:end] + bytes(max(0, excess))
+        self._bodies[event.stream_id] = memoryview(body)[: len(body) + min(0, excess)]
+
+    def _send_nothing(self, stream: int) -> None:
+        """Send empty blocks until there is another request; the client need not say that it gave up."""
+        self._link.settimeout(0.01)
+        while True:
+            self._h2.send_data(stream, b"")
+            self._flush()
+            with suppress(TimeoutError):
+                if not (data := self._link.recv(65_536)):
+                    raise ConnectionResetError
+                for event in self._h2.receive_data(data):
+                    if isinstance(event, RequestReceived):
+                        self._link.settimeout(None)
+                        self._answer(event)
+                        return
 
     def _pump(self) -> None:
         """Send a block of each body in turn until the client takes no more."""

@@ -41,6 +41,8 @@ Kind = Literal[
     "chunked",  # no Content-Length
     "chunked-cut",  # the chunked body ends at `at` bytes without the last chunk
     "gzip",  # compressed although not asked for
+    "hints",  # status 103 again and again, never an answer
+    "slow-head",  # a header that grows by a byte at a time, never done
 ]
 
 
@@ -158,6 +160,8 @@ class _Handler(socketserver.StreamRequestHandler):
             return self._whole(fault.status, b"sorry", extra)
         if fault.kind == "redirect":
             return self._whole(302, b"", {"Location": fault.location})
+        if fault.kind in ("hints", "slow-head"):
+            return self._endless_head(fault.kind)
         if fault.kind == "html":
             page = b"<!DOCTYPE html><title>Please log in</title>"
             return self._whole(200, page, {"Content-Type": "text/html; charset=utf-8"})
@@ -169,6 +173,13 @@ class _Handler(socketserver.StreamRequestHandler):
         self._head(status, {"Content-Length": str(len(body)), **extra})
         self.wfile.write(body)
         return True
+
+    def _endless_head(self, kind: Kind) -> bool:
+        piece = b"HTTP/1.1 103 X\r\nLink: <x>\r\n\r\n" if kind == "hints" else b"y"
+        self.wfile.write(b"" if kind == "hints" else b"HTTP/1.1 200 X\r\nSlow: ")
+        while not self.server_state.released.wait(0.02):
+            self.wfile.write(piece)
+        return False
 
     def _file(self, request: Seen, fault: Fault) -> bool:
         state = self.server_state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from opencoti.errors import NetworkError, VerificationError
 from opencoti.fetch.get import Fetched
+from opencoti.fetch.partial import Partial
 from opencoti.fetch.transport import HttpxTransport
 from tests.fakes.http_faults import Fault, FaultServer, serving
 from tests.integration.fetch.bench import LIMITS, NEVER, Bench, table_of
@@ -177,3 +179,24 @@ def test_any_faults_end_in_the_right_file_or_in_none(
             server.script.clear()
             assert isinstance(bench.outcome(server), Fetched)
             assert final.read_bytes() == BIG
+
+
+class ChangedBehindTheHash(Partial):
+    """Gets a wrong chunk, once, when all of it went through the hash: what a writer that is late would do."""
+
+    is_changed = False
+
+    def absorb(self, count: int) -> None:
+        super().absorb(count)
+        if self.size == len(BIG) and not self.is_changed:
+            self.is_changed = True
+            os.pwrite(self.handle, bytes(CHUNK), 5 * CHUNK)
+
+
+def test_chunks_of_a_hostile_table_are_not_believed_where_two_wrote_at_once(bench: Bench) -> None:
+    bench.table = table_of(BIG[: 5 * CHUNK] + bytes(CHUNK) + BIG[6 * CHUNK :], CHUNK)
+    bench.open_partial = ChangedBehindTheHash.open
+    with serving(BIG, Fault(), Fault(kind="ignore-range")) as server:
+        fetched = bench.fetch(quick(server))
+        assert server.ranges[:2] == ["bytes=0-4194303", "bytes=4194304-6295776"]
+    assert fetched.path.read_bytes() == BIG

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opencoti.errors import NetworkError, OpencotiError, StorageError, VerificationError
+from opencoti.errors import ConfigError, NetworkError, OpencotiError, StorageError, VerificationError
 from opencoti.fetch.get import Fetched
 from opencoti.fetch.transport import HttpxTransport
-from tests.fakes.http_faults import Fault, serving
+from tests.fakes.http_faults import Fault, Kind, serving
 from tests.integration.fetch.bench import CONTENT, LIMITS, SHA, Bench
 
 
@@ -88,6 +88,14 @@ def test_odd_part_is_followed_by_the_whole_file(bench: Bench, kind: str) -> None
     with serving(CONTENT, Fault(kind="close", at=20_000), odd) as server:
         assert bench.fetch(server).path.read_bytes() == CONTENT
         assert server.ranges == ["", "bytes=20000-", ""]
+
+
+def test_entity_tag_that_cannot_be_sent_back_is_none(bench: Bench) -> None:
+    with serving(CONTENT, Fault(kind="close", at=20_000)) as server:
+        server.etag = '"é"'
+        assert bench.fetch(server).path.read_bytes() == CONTENT
+        assert server.ranges == ["", "bytes=20000-"]
+        assert "if-range" not in server.seen[1].headers
 
 
 def test_changed_validator_makes_the_server_send_the_whole_file(bench: Bench) -> None:
@@ -198,6 +206,53 @@ def test_redirects_are_followed_but_not_out_of_https(bench: Bench) -> None:
         error = bench.outcome(server)
         assert isinstance(error, NetworkError)
         assert error.error_id == "redirect-refused"
+
+
+@pytest.mark.parametrize("kind", ["hints", "slow-head"])
+def test_answer_whose_head_never_ends_counts_as_none(bench: Bench, kind: Kind) -> None:
+    with serving(CONTENT, Fault(kind=kind)) as server:
+        fetched = bench.fetch(server)
+        assert (fetched.path.read_bytes(), len(server.seen)) == (CONTENT, 2)
+        assert "no answer that is complete" in bench.recorded.text
+
+
+@pytest.mark.parametrize(
+    ("location", "error_id"),
+    [
+        ("https://[", "redirect-refused"),
+        ("https://a..b/", "address-unusable"),
+        (f"https://{'a' * 300}.example/", "address-unusable"),
+        ("https://xn--zzzzzz--.invalid/", "address-unusable"),
+        ("data:text/plain,hi", "address-unusable"),
+    ],
+)
+def test_redirect_to_no_address_is_our_error(bench: Bench, location: str, error_id: str) -> None:
+    with serving(CONTENT, Fault(kind="redirect", location=location)) as server:
+        error = bench.outcome(server)
+        assert isinstance(error, NetworkError)
+        assert (error.error_id, len(server.seen)) == (error_id, 1)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("HTTPS_PROXY", "ftp://someone:secret@proxy.example:1", "proxy"),
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "SOCKS"),
+        ("NO_PROXY", "[::", "proxy"),
+        ("SSL_CERT_FILE", "/nonexistent/ca.pem", "SSL_CERT_FILE"),
+        ("SSL_CERT_FILE", os.devnull, "SSL_CERT_FILE"),
+    ],
+)
+def test_variable_that_the_library_cannot_use_is_our_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, named: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with serving(CONTENT) as server:
+        error = bench.outcome(server)
+        assert isinstance(error, ConfigError)
+        assert (error.error_id, server.seen) == ("network-variable-unusable", [])
+        assert named in str(error)
+        assert "secret" not in str(error)
 
 
 def test_redirect_loop_ends(bench: Bench) -> None:

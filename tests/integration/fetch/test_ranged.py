@@ -6,6 +6,10 @@ import hashlib
 import os
 import random
 import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,8 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opencoti.errors import NetworkError, OpencotiError, StorageError, VerificationError
+from opencoti.fetch import ranged
+from opencoti.fetch.answers import TransferFailure
 from opencoti.fetch.get import Fetched
-from opencoti.fetch.transport import HttpxTransport
+from opencoti.fetch.progress import Progress
+from opencoti.fetch.transport import Answer, HttpxTransport
 from tests.fakes.http_faults import Fault, FaultServer, serving
 from tests.integration.fetch.bench import CONTENT, LIMITS, SHA, Bench, table_of
 from tests.integration.fetch.test_faults import FAULTS, check
@@ -296,3 +303,37 @@ def test_any_faults_and_any_table_end_in_the_right_file_or_in_none(
         assert slot.final.read_bytes() == CONTENT
         assert not slot.part.exists()
         assert not slot.note.exists()
+
+
+class Silent:
+    """A transport that gives no answer until it is released."""
+
+    def __init__(self) -> None:
+        self.is_asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    def get(self, url: str, headers: Mapping[str, str]) -> AbstractContextManager[Answer]:
+        self.is_asked.set()
+        self.may_answer.wait()
+        raise TransferFailure("released")
+
+
+def test_interrupt_does_not_wait_for_a_silent_server(bench: Bench) -> None:
+    bench.transport = silent = Silent()
+
+    class Interrupted(Progress):
+        def show(self, size: int, total: int | None, doing: str = "") -> None:
+            silent.is_asked.wait()
+            raise KeyboardInterrupt
+
+    def seconds_until_the_end(server: FaultServer) -> float:
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            bench.fetch(server)
+        return time.monotonic() - started
+
+    with pytest.MonkeyPatch.context() as patch, serving(CONTENT) as server:
+        patch.setattr(ranged, "Progress", Interrupted)
+        took = [seconds_until_the_end(server) for _ in range(3)]
+    silent.may_answer.set()
+    assert min(took) < ranged._JOIN_S  # what it would be if it waited; more than once, for a busy machine

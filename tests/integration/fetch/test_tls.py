@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from opencoti.errors import NetworkError
 from tests.fakes.h2_server import serving_h2
 from tests.fakes.http_faults import Fault, serving
 from tests.integration.fetch.bench import CONTENT, SHA, run_cli
@@ -90,3 +91,42 @@ def test_http2_is_spoken_where_it_is_offered(
         assert has_table == (len(server.ranges) > 1)
     assert fetched.path.read_bytes() == BIG
     assert fetched.transferred_bytes == len(BIG)
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+@pytest.mark.parametrize("excess", [-1000, 1000])
+def test_http2_body_of_another_length_than_promised_is_fetched_again(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, has_table: bool, excess: int
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    bench = fast_bench(tmp_path, has_table=has_table)
+    with serving_h2(BIG, str(certificate)) as server:
+        server.excess = [excess]
+        fetched = bench.fetch(server)  # type: ignore[arg-type]
+        assert len(server.ranges) > 1
+    assert fetched.path.read_bytes() == BIG
+
+
+def test_http2_body_of_empty_blocks_without_end_counts_as_a_stall(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    bench = fast_bench(tmp_path, has_table=False)
+    with serving_h2(BIG, str(certificate)) as server:
+        server.empty = 1
+        fetched = bench.fetch(server)  # type: ignore[arg-type]
+        assert len(server.ranges) == 2
+    assert fetched.path.read_bytes() == BIG
+    assert "only 0 bytes in" in bench.recorded.text
+
+
+def test_http2_status_that_is_no_number_is_our_error(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    bench = fast_bench(tmp_path, has_table=False)
+    with serving_h2(BIG, str(certificate)) as server:
+        server.status = "abc"
+        error = bench.outcome(server)  # type: ignore[arg-type]
+    assert isinstance(error, NetworkError)
+    assert (error.error_id, "rules of HTTP" in error.why) == ("download-failed", True)

@@ -34,6 +34,12 @@ def test_weak_entity_tags_are_no_validators() -> None:
     assert Head(status=200, headers={"etag": '"v1"'}).etag == '"v1"'
 
 
+@pytest.mark.parametrize("text", ['"é"', '"\x07"', '"a\tb"'])
+def test_validators_that_no_request_may_hold_are_none(text: str) -> None:
+    head = Head(status=200, headers={"etag": text, "last-modified": text})
+    assert (head.etag, head.last_modified) == ("", "")
+
+
 def test_rest_of_the_file_is_taken() -> None:
     plan = judge(ASK, part("bytes 100-999/1000", content_length="900", etag='"v1"'), URL)
     assert plan == BodyPlan(offset=100, total=1000)
@@ -102,6 +108,9 @@ def test_final_answers_name_the_address(status: int, error_id: str) -> None:
         ("soon", None),
         ("-3", None),
         ("", None),
+        ("\u0663", None),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Fri, 31 Dec 9999 23:59:59 -9999999999999999999", None),
     ],
 )
 def test_retry_after_in_both_forms(text: str, expected: float | None) -> None:

@@ -141,7 +141,15 @@ def test_note_survives_a_round_trip(slot: Slot) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"total": -1}, {"total": True}, {"total": "5"}, {"etag": None}, {"etag": '"a"\r\nX: y'}, {"more": 1}],
+    [
+        {"total": -1},
+        {"total": True},
+        {"total": "5"},
+        {"etag": None},
+        {"etag": '"a"\r\nX: y'},
+        {"etag": '"é"'},
+        {"more": 1},
+    ],
 )
 def test_note_with_odd_content_counts_as_none(slot: Slot, change: dict[str, object]) -> None:
     good = {"sha256": SHA, "url": "u", "etag": "", "last_modified": "", "total": 5}
@@ -154,3 +162,15 @@ def test_disk_full_tells_needed_and_free(slot: Slot) -> None:
     assert (error.error_id, error.exit_code) == ("disk-full", 8)
     assert error.why == "700 more bytes needed, 300 bytes free"
     assert "engine.part" in error.hint
+
+
+def test_pipe_in_the_place_of_a_note_counts_as_none_and_holds_nobody_up(slot: Slot) -> None:
+    os.mkfifo(slot.note)
+    assert ResumeNote.load(slot.note) is None
+
+
+def test_note_that_cannot_be_removed_is_named(slot: Slot) -> None:
+    slot.note.mkdir()
+    with pytest.raises(StorageError) as caught:
+        store.discard(slot)
+    assert slot.note.name in caught.value.what
