@@ -158,7 +158,13 @@ def _stage(source: AppliedTree, name: str, arch: str, options: BuildOptions) -> 
     identity = elf.EngineIdentity(
         version_string=name, patch_set=source.patch_set_hash, upstream_commit=source.pin.commit
     )
-    stage = elf.cpu_stage(arch=arch, toolchain=options.toolchain, source_tree=source.tree, identity=identity)
+    stage = elf.cpu_stage(
+        arch=arch,
+        toolchain=options.toolchain,
+        source_tree=source.tree,
+        identity=identity,
+        has_plain_paths=(source.folder / elf.PLAIN_PATHS).is_file(),
+    )
     # Not the folder of the whole series: the two would make each other compile everything anew.
     return replace(stage, folder_name=f"{stage.name}{options.suffix}") if options.suffix else stage
 

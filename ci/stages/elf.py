@@ -49,6 +49,9 @@ SERVER: Final = "llama-server"
 # The names that the dynamic linker asks for (SONAME), so no symbolic link is needed beside the server.
 CORE_LIBRARIES: Final = ("libggml.so.0", "libggml-base.so.0")
 
+# Added by patch 0007: without it, headers are named otherwise in a build with a compiler cache than without.
+PLAIN_PATHS: Final = "cmake/opencoti/plain-paths.cmake"
+
 # No path, time or name of the machine may reach a product. The compiler wrappers of the toolchain map paths;
 # debug information would hold more of them.
 _COMPILE_FLAGS: Final = "-g0"
@@ -100,7 +103,14 @@ class EngineIdentity:
         )
 
 
-def cpu_stage(*, arch: str, toolchain: str, source_tree: str, identity: EngineIdentity) -> Stage:
+def cpu_stage(
+    *,
+    arch: str,
+    toolchain: str,
+    source_tree: str,
+    identity: EngineIdentity,
+    has_plain_paths: bool = True,
+) -> Stage:
     """Describe the build of the server, ggml and every CPU variant.
 
     Args:
@@ -108,12 +118,13 @@ def cpu_stage(*, arch: str, toolchain: str, source_tree: str, identity: EngineId
         toolchain: name of the toolchain that compiles.
         source_tree: git tree id of the patched source.
         identity: passed in at configure time.
+        has_plain_paths: the tree has `PLAIN_PATHS`; a first part of the series may end before it.
     """
     return Stage(
         name=f"cpu-{arch}",
         toolchain=toolchain,
         steps=(
-            Step(title="configure", argv=_configure(arch, identity)),
+            Step(title="configure", argv=_configure(arch, identity, has_plain_paths)),
             Step(
                 title="compile",
                 argv=("{tools}/ninja", "-C", "{out}", "-j", "{jobs}", *build_targets(arch)),
@@ -155,7 +166,7 @@ def build_targets(arch: str) -> tuple[str, ...]:
     return (SERVER, *(f"ggml-cpu-{variant}" for variant in CPU_VARIANTS[arch]))
 
 
-def _configure(arch: str, identity: EngineIdentity) -> tuple[str, ...]:
+def _configure(arch: str, identity: EngineIdentity, has_plain_paths: bool) -> tuple[str, ...]:
     return (
         "{tools}/cmake",
         "-G",
@@ -178,7 +189,7 @@ def _configure(arch: str, identity: EngineIdentity) -> tuple[str, ...]:
         "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
         "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
         "-DCMAKE_INSTALL_RPATH=$ORIGIN",
-        "-DCMAKE_PROJECT_INCLUDE={src}/cmake/opencoti/plain-paths.cmake",
+        *((f"-DCMAKE_PROJECT_INCLUDE={{src}}/{PLAIN_PATHS}",) if has_plain_paths else ()),
         "-DCMAKE_PROJECT_ggml_INCLUDE={src}/cmake/opencoti/ggml-shared.cmake",
         *_FEATURES,
         *_NO_GIT,

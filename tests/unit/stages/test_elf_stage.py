@@ -73,3 +73,18 @@ def test_the_compilers_of_this_machine_build_for_no_other() -> None:
     with pytest.raises(UsageError) as caught:
         target_arch(BuildOptions(engine="host", toolchain="system", jobs=1, arch=other))
     assert caught.value.error_id == "system-toolchain-foreign"
+
+
+def test_a_tree_without_our_list_of_paths_is_configured_without_it() -> None:
+    def words(has_plain_paths: bool) -> list[str]:
+        stage = cpu_stage(
+            arch="x86_64",
+            toolchain="zig",
+            source_tree="2" * 40,
+            identity=IDENTITY,
+            has_plain_paths=has_plain_paths,
+        )
+        return [word for word in stage.steps[0].argv if word.startswith("-DCMAKE_PROJECT_INCLUDE=")]
+
+    assert words(True) == ["-DCMAKE_PROJECT_INCLUDE={src}/cmake/opencoti/plain-paths.cmake"]
+    assert words(False) == []
