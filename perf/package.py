@@ -1,11 +1,13 @@
 """Packaging and verifying beside the plain tools that move and hash the same bytes.
 
-They take turns, so that a busy moment of the machine falls on all of them; ratios are medians of the rounds'.
+They take turns, each round in another order, so that a busy moment of the machine, and what the one before
+left to the disk, falls on all of them; ratios are medians of the rounds'.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import statistics
 import tempfile
@@ -120,7 +122,7 @@ def _compare(files: _Files, runs: int) -> Report:
         words = " ".join(f'"{path}"' for path in files.members)
         cases.insert(2, _shell("zip -0", f'zip -q -0 -j "$2" {words}', files))
     # The first round warms up.
-    rounds = [[case.time() for case in cases] for _ in range(runs + 1)][1:]
+    rounds = [_round(cases, number) for number in range(runs + 1)][1:]
     samples = [
         Sample(name=case.name, seconds=tuple(seconds[number] for seconds in rounds))
         for number, case in enumerate(cases)
@@ -140,6 +142,14 @@ def _facts(files: _Files, samples: Sequence[Sample], *, has_zip: bool) -> dict[s
         "verify / openssl": _ratio(seconds["verify: chunks"], seconds["verify: openssl dgst -sha256"]),
         **({"package / zip -0": _ratio(package, seconds["zip -0"])} if has_zip else {"zip": "not installed"}),
     }
+
+
+def _round(cases: Sequence[_Case], number: int) -> list[float]:
+    """Time every case once; return the seconds in the order of the cases."""
+    order = list(range(len(cases)))
+    random.Random(number).shuffle(order)  # noqa: S311 (an order, no secret)
+    seconds = {place: cases[place].time() for place in order}
+    return [seconds[place] for place in range(len(cases))]
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:

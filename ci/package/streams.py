@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -20,7 +19,6 @@ from zlib_ng import zlib_ng
 
 BLOCK_BYTES = 1 << 20
 _RING_BLOCKS = 12
-_SYNC_BYTES = 64 << 20
 # The kernel says "not for this pair of files" with one of these; the block is then written the plain way.
 _NO_COPY = {
     errno.EXDEV,
@@ -148,39 +146,6 @@ class Pump:
         for _, users in self._ring:
             for user in users:
                 user.result()
-
-
-class EarlySync:
-    """Has a file that is being written flushed to its disk meanwhile, so that little is left at its end.
-
-    Whether that works is told by the caller's own fsync: here errors are left alone. Use it in `with`.
-    """
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-        self._written = 0
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="sync")
-        self._running: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._worker.shutdown()
-
-    def add(self, size: int) -> None:
-        """Tell that `size` more bytes were written; returns at once."""
-        self._written += size
-        is_free = self._running is None or self._running.done()
-        if is_free and self._written >= _SYNC_BYTES:
-            self._written = 0
-            self._running = self._worker.submit(self._sync)
-
-    def _sync(self) -> None:
-        with suppress(OSError):
-            os.fdatasync(self._handle)
 
 
 class RangeCopier:

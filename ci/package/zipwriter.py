@@ -19,7 +19,7 @@ from typing import IO, Literal
 
 from ci.package import zipformat as zf
 from ci.package.inputs import Input, open_input
-from ci.package.streams import Crc32, EarlySync, Pump, RangeCopier, RangeCrc32, Sink
+from ci.package.streams import Crc32, Pump, RangeCopier, RangeCrc32, Sink
 from ci.package.zipformat import Entry, ZipLimits
 from ci.package.zipreader import ALIGNMENT_BYTES, Archive, find_archive, read_archive
 from opencoti.chunks import ChunkHasher, ChunkTable
@@ -120,8 +120,7 @@ def write_archive(
         archive = find_archive(source.file, str(host))
         mode = options.mode if options.mode is not None else source.executable_mode
         file = stack.enter_context(atomic_file(out, mode=mode))
-        sync = stack.enter_context(EarlySync(file.fileno()))
-        writer = _Writer(file, source, archive, pump, sync, options)
+        writer = _Writer(file, source, archive, pump, options)
         writer.begin([member.name for member in members])
         for member in members:
             writer.append(member)
@@ -152,7 +151,6 @@ class _Writer:
         host: Input,
         archive: Archive | None,
         pump: Pump,
-        sync: EarlySync,
         options: WriteOptions,
     ) -> None:
         self._file = file
@@ -160,7 +158,6 @@ class _Writer:
         self._host = host
         self._archive = archive
         self._pump = pump
-        self._sync = sync
         self._options = options
         self._limits = options.limits
         self._position = 0
@@ -305,7 +302,6 @@ class _Writer:
 
         def on_block(at: int, block: memoryview) -> None:
             copier.write_block(at, block)
-            self._sync.add(len(block))
             if progress is not None:
                 progress(what, at + len(block), size)
 
