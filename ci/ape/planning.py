@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Literal
 
 from ci.ape.build import LANE
 from ci.ape.package import LICENCES, check_ape_request, find_libraries
@@ -12,15 +12,22 @@ from ci.ape.stages import HOST
 from ci.build import backend_folder, host_arch
 from ci.context import Context
 from ci.package.command import PackageOptions, embedder_arguments, read_args
-from ci.package.content import ARGS_NAME, check_args, check_references, model_member
+from ci.package.content import ARGS_NAME, model_member
 from ci.package.naming import artifact_name, embedder_name
-from ci.package.plan import PackagePlan, PlannedArtifact, PlannedMember, file_size, plan_artifact, plan_member
+from ci.package.plan import (
+    STALE_NOTE,
+    PackagePlan,
+    PlannedArtifact,
+    PlannedMember,
+    file_size,
+    plan_args,
+    plan_artifact,
+    plan_file,
+    plan_member,
+)
 from ci.package.tag import read_tag
-from ci.package.zipwriter import NewMember
 from ci.pins import SourcePin
 from ci.sources.lanes import find_lane
-
-_NOTE: Final = "sizes are those of the files as built now; what is stale or missing is built first"
 
 
 def plan_package(context: Context, options: PackageOptions) -> PackagePlan:
@@ -35,7 +42,7 @@ def plan_package(context: Context, options: PackageOptions) -> PackagePlan:
         is_cpu_only=planner.choice.is_cpu_only,
         artifacts=tuple(artifacts),
         skipped=planner.choice.skipped,
-        notes=(_NOTE,),
+        notes=(STALE_NOTE,),
     )
 
 
@@ -82,8 +89,7 @@ class _Planner:
         members = [*self._shared(), *extra]
         if args is not None:
             origin = str(self._options.args_file or "generated")
-            check_references(check_args(args, origin), [member.name for member in members])
-            members.append(plan_member(NewMember(name=ARGS_NAME, mode=0o644, data=args), origin))
+            members.append(plan_args(args, origin, members))
         return plan_artifact(
             self._out / name,
             members,
@@ -103,7 +109,5 @@ class _Planner:
                 yield self._file(name, path, 0o644)
         yield self._file("LICENSE.opencoti", self._context.layout.root / "LICENSE", 0o644)
 
-    def _file(self, name: str, path: Path, mode: int) -> PlannedMember:
-        member = NewMember(name=name, mode=0o755 if mode == 0o755 else 0o644, path=path)
-        root = self._context.layout.root
-        return plan_member(member, str(path.relative_to(root) if path.is_relative_to(root) else path))
+    def _file(self, name: str, path: Path, mode: Literal[0o644, 0o755]) -> PlannedMember:
+        return plan_file(self._context.layout.root, name, path, mode)

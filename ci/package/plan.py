@@ -10,9 +10,10 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from ci.package import zipformat as zf
+from ci.package.content import ARGS_NAME, check_args, check_references
 from ci.package.index import INDEX_NAME, IndexedFile, make_index, render_index
 from ci.package.naming import WINDOWS_MAX_BYTES, Lane, PlannedPart, release_parts, size_warnings
 from ci.package.zipreader import ALIGNMENT_BYTES
@@ -20,6 +21,7 @@ from ci.package.zipwriter import NewMember
 from opencoti.manifest import SkippedBackend
 
 State = Literal["ready", "to build"]
+STALE_NOTE: Final = "sizes are those of the files as built now; what is stale or missing is built first"
 _NO_DIGEST = "0" * 64
 
 
@@ -108,6 +110,22 @@ def plan_member(member: NewMember, origin: str) -> PlannedMember:
         size=len(member.data) if member.path is None else file_size(member.path),
         origin=origin,
     )
+
+
+def plan_file(root: Path, name: str, path: Path, mode: Literal[0o644, 0o755]) -> PlannedMember:
+    """Return the plan of a member that is a file, which is shown as seen from `root`."""
+    origin = path.relative_to(root) if path.is_relative_to(root) else path
+    return plan_member(NewMember(name=name, mode=mode, path=path), str(origin))
+
+
+def plan_args(args: bytes, origin: str, members: Iterable[PlannedMember]) -> PlannedMember:
+    """Return the plan of `.args`.
+
+    Raises:
+        ConfigError: they are malformed, or name a member that is not among `members`.
+    """
+    check_references(check_args(args, origin), [member.name for member in members])
+    return plan_member(NewMember(name=ARGS_NAME, mode=0o644, data=args), origin)
 
 
 def file_size(path: Path) -> int | None:

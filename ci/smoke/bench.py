@@ -25,6 +25,7 @@ from ci.smoke.running import (
     Run,
     describe,
     device_of,
+    failed_evidence,
     log_file,
     now_text,
     require_manifest_of,
@@ -36,7 +37,7 @@ from ci.smoke.target import check_offload
 from ci.smoke.watch import OpenWatch
 from opencoti.console import Console
 from opencoti.errors import OpencotiError, UsageError, VerificationError
-from opencoti.evidence import BenchResult, BenchSample, BuildIdentity, Evidence, Failure, ModelFile
+from opencoti.evidence import BenchResult, BenchSample, BuildIdentity, Evidence, ModelFile
 
 # Raised when something else is measured: figures of two versions are not to be compared.
 BENCH_VERSION: Final = 1
@@ -105,16 +106,8 @@ def bench(plan: Plan, console: Console, work: Work | None = None) -> Evidence:
 
 def bench_failed(plan: Plan, error: OpencotiError) -> Evidence:
     """Make the evidence of a bench that ended with `error`."""
-    return Evidence(
-        kind="bench",
-        test_version=BENCH_VERSION,
-        artifact=describe(plan.artifact),
-        device=device_of(None, plan.target),
-        backend=plan.backend,
-        started=now_text(),
-        passed=False,
-        failure=Failure(error=error.error_id, what=error.what, why=error.why),
-        not_tested=plan.untested,
+    return failed_evidence(
+        plan, error, kind="bench", version=BENCH_VERSION, device=device_of(None, plan.target)
     )
 
 

@@ -16,6 +16,7 @@ from ci.smoke.running import (
     Run,
     describe,
     device_of,
+    failed_evidence,
     log_file,
     now_text,
     require_manifest_of,
@@ -27,7 +28,7 @@ from ci.smoke.target import check_offload
 from ci.smoke.watch import OpenWatch
 from opencoti.console import Console
 from opencoti.errors import OpencotiError
-from opencoti.evidence import BuildIdentity, Comparison, Evidence, Failure, SmokeResult
+from opencoti.evidence import BuildIdentity, Comparison, Evidence, SmokeResult
 from opencoti.hashing import sha256_bytes
 
 __all__ = ["TEST_VERSION", "Plan", "describe", "device_of", "failed", "smoke"]
@@ -81,17 +82,8 @@ def smoke(plan: Plan, console: Console) -> Evidence:
 
 def failed(plan: Plan, error: OpencotiError) -> Evidence:
     """Make the evidence of a run that ended with `error`."""
-    return Evidence(
-        kind="smoke",
-        test_version=TEST_VERSION,
-        artifact=describe(plan.artifact),
-        device=device_of(plan.emulator, plan.target),
-        backend=plan.backend,
-        started=now_text(),
-        passed=False,
-        failure=Failure(error=error.error_id, what=error.what, why=error.why),
-        not_tested=plan.untested,
-    )
+    device = device_of(plan.emulator, plan.target)
+    return failed_evidence(plan, error, kind="smoke", version=TEST_VERSION, device=device)
 
 
 def _execute(run: Run) -> SmokeResult:

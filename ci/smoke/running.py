@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ci.smoke import identity
 from ci.smoke.device import this_device
@@ -28,8 +28,8 @@ from ci.smoke.scratch import Scratch
 from ci.smoke.server import Limits, Server
 from ci.smoke.target import CPU, Target, require_library
 from opencoti.console import Console
-from opencoti.errors import UsageError, VerificationError, storage_error
-from opencoti.evidence import BuildIdentity, Device, MappedFile, TestedArtifact
+from opencoti.errors import OpencotiError, UsageError, VerificationError, storage_error
+from opencoti.evidence import BuildIdentity, Device, Evidence, Failure, MappedFile, TestedArtifact
 from opencoti.hashing import sha256_file
 from opencoti.manifest import Manifest
 
@@ -179,6 +179,23 @@ def require_target(plan: Plan) -> None:
             f"nothing says how to compute on the backend {plan.backend!r}",
             hint="cpu needs nothing; `python -m ci smoke ARTIFACT --backend NAME` finds a device",
         )
+
+
+def failed_evidence(
+    plan: Plan, error: OpencotiError, *, kind: Literal["smoke", "bench"], version: int, device: Device
+) -> Evidence:
+    """Make the evidence of a test that ended with `error`; `version` is that of the test."""
+    return Evidence(
+        kind=kind,
+        test_version=version,
+        artifact=describe(plan.artifact),
+        device=device,
+        backend=plan.backend,
+        started=now_text(),
+        passed=False,
+        failure=Failure(error=error.error_id, what=error.what, why=error.why),
+        not_tested=plan.untested,
+    )
 
 
 def require_manifest_of(plan: Plan, tested: TestedArtifact) -> None:
