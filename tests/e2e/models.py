@@ -1,13 +1,14 @@
-"""Random models for tests of the engine: a long context, and one with a sliding window."""
+"""Random models for tests of the engine: a long context, one with a sliding window, and a LoRA adapter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from ci.paths import Layout
-from ci.smoke.gguf_file import Tensor, Value, write_gguf
+from ci.smoke.gguf_file import ARRAY, UINT32, Tensor, Value, write_gguf
 from ci.smoke.model import SMALL_VOCABULARY, Noise, Shape, make_tiny_model, read_vocabulary
 
 LONG_CONTEXT: Final = 65536
@@ -18,6 +19,10 @@ _SHAPE: Final = Shape(layers=4, kv_heads=2, context=LONG_CONTEXT)
 _HEAD: Final = _SHAPE.width // _SHAPE.heads
 # Every sixth layer of this architecture looks at the whole context, the others at the window.
 _GEMMA_LAYERS: Final = 6
+_UNEVEN: Final = (1, 1, 1, 4)
+_UNEVEN_WIDTH: Final = 4 * _HEAD
+# One block of the quantised tensors.
+_RANK: Final = 32
 
 
 def long_model(layout: Layout, out: Path) -> Path:
@@ -31,6 +36,36 @@ def sliding_model(layout: Layout, out: Path) -> Path:
     tokens = vocabulary["tokenizer.ggml.tokens"].length
     with out.open("wb") as file:
         write_gguf(file, _gemma_metadata() | vocabulary, list(_gemma_tensors(tokens, Noise(1))))
+    return out
+
+
+def tiny_adapter(out: Path, *, seed: int, begins_at: Sequence[int] = ()) -> Path:
+    """Write a LoRA adapter for the tiny model that changes its keys and values beyond recognition.
+
+    With `begins_at` it changes what comes after these tokens only (aLoRA).
+    """
+    shape = Shape()
+    metadata = {
+        "general.type": Value.string("adapter"),
+        "general.architecture": Value.string("qwen2"),
+        "adapter.type": Value.string("lora"),
+        "adapter.lora.alpha": Value.float32(_RANK),
+    }
+    if begins_at:
+        raw = struct.pack(f"<IQ{len(begins_at)}I", UINT32, len(begins_at), *begins_at)
+        metadata["adapter.alora.invocation_tokens"] = Value(kind=ARRAY, raw=raw)
+    noise = Noise(seed)
+    names = [f"blk.{layer}.attn_{kind}.weight" for layer in range(shape.layers) for kind in "kv"]
+    tensors = [
+        part
+        for name in names
+        for part in (
+            noise.matrix(f"{name}.lora_a", _RANK, shape.width, spread=0.5),
+            noise.matrix(f"{name}.lora_b", shape.kv_width, _RANK, spread=0.5),
+        )
+    ]
+    with out.open("wb") as file:
+        write_gguf(file, metadata, tensors)
     return out
 
 
@@ -63,17 +98,54 @@ def _gemma_tensors(tokens: int, noise: Noise) -> Iterator[Tensor]:
     yield noise.matrix("token_embd.weight", tokens, width, spread=0.5)
     yield noise.signs("output_norm.weight", width)
     for layer in range(_GEMMA_LAYERS):
-        for name, rows, columns in (
-            ("attn_q", width, width),
-            ("attn_k", kv_width, width),
-            ("attn_v", kv_width, width),
-            ("attn_output", width, width),
-            ("ffn_gate", forward, width),
-            ("ffn_up", forward, width),
-            ("ffn_down", width, forward),
-        ):
-            yield noise.matrix(f"blk.{layer}.{name}.weight", rows, columns, spread=0.3)
+        yield from _matrices(noise, layer, width, forward, kv_width)
         for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
             yield noise.signs(f"blk.{layer}.{name}.weight", width)
         for name in ("attn_q_norm", "attn_k_norm"):
             yield noise.signs(f"blk.{layer}.{name}.weight", _HEAD)
+
+
+def _matrices(noise: Noise, layer: int, width: int, forward: int, kv_width: int) -> Iterator[Tensor]:
+    for name, rows, columns in (
+        ("attn_q", width, width),
+        ("attn_k", kv_width, width),
+        ("attn_v", kv_width, width),
+        ("attn_output", width, width),
+        ("ffn_gate", forward, width),
+        ("ffn_up", forward, width),
+        ("ffn_down", width, forward),
+    ):
+        yield noise.matrix(f"blk.{layer}.{name}.weight", rows, columns, spread=0.3)
+
+
+def uneven_model(layout: Layout, out: Path) -> Path:
+    """Write a tiny deci model whose last layer has four times the keys and values of the others."""
+    vocabulary = read_vocabulary(_vocabulary(layout))
+    tokens = vocabulary["tokenizer.ggml.tokens"].length
+    own = {
+        "block_count": Value.uint32(len(_UNEVEN)),
+        "context_length": Value.uint32(LONG_CONTEXT),
+        "embedding_length": Value.uint32(_UNEVEN_WIDTH),
+        "feed_forward_length": Value.uint32(_UNEVEN_WIDTH),
+        "attention.head_count": Value.uint32(_UNEVEN_WIDTH // _HEAD),
+        "attention.head_count_kv": Value(
+            kind=ARRAY, raw=struct.pack(f"<IQ{len(_UNEVEN)}I", UINT32, len(_UNEVEN), *_UNEVEN)
+        ),
+        "rope.dimension_count": Value.uint32(_HEAD),
+        "attention.layer_norm_rms_epsilon": Value.float32(1e-6),
+    }
+    metadata = {"general.architecture": Value.string("deci")}
+    metadata |= {f"deci.{name}": value for name, value in own.items()}
+    with out.open("wb") as file:
+        write_gguf(file, metadata | vocabulary, list(_uneven_tensors(tokens, Noise(2))))
+    return out
+
+
+def _uneven_tensors(tokens: int, noise: Noise) -> Iterator[Tensor]:
+    width = _UNEVEN_WIDTH
+    yield noise.matrix("token_embd.weight", tokens, width, spread=0.5)
+    yield noise.signs("output_norm.weight", width)
+    for layer, kv_heads in enumerate(_UNEVEN):
+        yield from _matrices(noise, layer, width, width, kv_heads * _HEAD)
+        for name in ("attn_norm", "ffn_norm"):
+            yield noise.signs(f"blk.{layer}.{name}.weight", width)

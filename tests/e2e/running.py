@@ -9,7 +9,8 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,9 @@ class _Block:
 class Running:
     """A server process. `spawned` makes it and ends it."""
 
-    def __init__(self, child: subprocess.Popen[str]) -> None:
+    def __init__(self, child: subprocess.Popen[str], *, kill: Callable[[], object] | None = None) -> None:
         self._child = child
+        self._kill = kill or child.kill
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._has_ended = False
@@ -84,18 +86,26 @@ class Running:
         """Wait until it listens."""
         self._port = int(self.wait_for(_LISTENING.pattern)[0][1])
 
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._port}"
+
     def wait_for_end(self) -> int:
         """Wait until it ends by itself; return its exit code."""
         code = self._child.wait(timeout=_START_S)
         self._reader.join()
         return code
 
-    def ask(self, path: str, body: Mapping[str, object] | None = None) -> Answer:
-        """POST a JSON object, or GET without one."""
+    def ask(
+        self, path: str, body: Mapping[str, object] | None = None, *, method: str | None = None
+    ) -> Answer:
+        """POST a JSON object, or GET without one, unless another method is given."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}{path}",
+            self.url + path,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
+            method=method,
         )
         try:
             with urllib.request.urlopen(request, timeout=_REQUEST_S) as answer:
@@ -133,7 +143,7 @@ class Running:
 
     def end(self) -> None:
         """End it and its thread."""
-        self._child.kill()
+        self._kill()
         self._child.wait()
         self._reader.join()
         assert self._child.stderr is not None
@@ -164,3 +174,37 @@ def started(engine: Path, *words: str, home: Path) -> Iterator[Running]:
     with spawned(engine, *words, home=home) as server:
         server.wait_until_ready()
         yield server
+
+
+@contextmanager
+def contained(
+    image: str, engine: Path, *words: str, home: Path, files: Sequence[Path], variables: Sequence[str] = ()
+) -> Iterator[Running]:
+    """Start a server in a container with the device in software, and wait until it answers."""
+    name = f"opencoti-test-{uuid.uuid4().hex[:12]}"
+    mounts = [f"{path}:{path}:ro" for path in (engine, *files)] + [f"{home}:{home}"]
+    variables = (f"HOME={home}", "GGML_VK_VISIBLE_DEVICES=0", *variables)
+    child = subprocess.Popen(
+        [
+            *("docker", "run", "--rm", "--name", name, "--network", "host"),
+            *("--user", f"{os.getuid()}:{os.getgid()}"),
+            *(word for mount in mounts for word in ("-v", mount)),
+            *(word for variable in variables for word in ("-e", variable)),
+            *(image, str(engine), "--host", "127.0.0.1", "--port", "0"),
+            *("--device", "Vulkan0", "-ngl", "all", "--fit", "off", *words),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+
+    def kill() -> None:
+        subprocess.run(["docker", "kill", name], check=False, capture_output=True)
+
+    server = Running(child, kill=kill)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.end()

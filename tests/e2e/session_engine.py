@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,15 +53,14 @@ class Answer:
         return {item["id"]: item["logprob"] for item in found[0]["top_logprobs"]}
 
 
-class Sessions:
-    """The sessions of one engine, and their histories."""
+class Conversations:
+    """The sessions of one server, and their histories."""
 
-    def __init__(self, engine: Engine, *, seed: int = 1, api_key: str = "") -> None:
-        self.engine = engine
+    def __init__(self, url: str, *, seed: int = 1, api_key: str = "") -> None:
         self.histories: dict[str, list[int]] = {}
         self._dice = random.Random(seed)
         headers = {"Connection": "close"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-        self.http = httpx.Client(base_url=engine.url, timeout=120, trust_env=False, headers=headers)
+        self.http = httpx.Client(base_url=url, timeout=120, trust_env=False, headers=headers)
 
     def noise(self, count: int) -> list[int]:
         return [self._dice.randrange(1000, 100_000) for _ in range(count)]
@@ -90,6 +90,14 @@ class Sessions:
         return found
 
 
+class Sessions(Conversations):
+    """Those of an engine that was launched."""
+
+    def __init__(self, engine: Engine, *, seed: int = 1, api_key: str = "") -> None:
+        super().__init__(engine.url, seed=seed, api_key=api_key)
+        self.engine = engine
+
+
 @contextmanager
 def running(
     layout: Layout, folder: Path, *words: str, model: Path | None = None, **options: Any
@@ -111,3 +119,11 @@ def other_model(layout: Layout, folder: Path) -> Path:
 def saved_files(folder: Path) -> list[Path]:
     """The states in a folder, by name."""
     return sorted(folder / name for name in os.listdir(folder) if name.endswith(".kv"))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for something that a thread of the engine does, long enough for a slow machine."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)

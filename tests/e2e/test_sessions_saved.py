@@ -18,7 +18,15 @@ import pytest
 from ci.paths import Layout
 from ci.smoke.model import VOCABULARY
 from opencoti.errors import MissingError
-from tests.e2e.session_engine import OWN_CACHES, UNIFIED, Sessions, other_model, running, saved_files
+from tests.e2e.session_engine import (
+    OWN_CACHES,
+    UNIFIED,
+    Sessions,
+    other_model,
+    running,
+    saved_files,
+    wait_for,
+)
 from tests.fakes.tiny_gemma import make_tiny_gemma
 from tests.fakes.tiny_mamba import make_tiny_mamba
 
@@ -26,14 +34,6 @@ pytestmark = pytest.mark.engine
 
 SAVE = "--session-save-path"
 PREFIX = 1000
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for something that a thread of the engine does, long enough for a slow machine."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture

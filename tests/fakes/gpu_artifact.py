@@ -5,14 +5,43 @@ Stands for what `package` makes when a GPU backend was built; all else in it is 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from ci.artifacts import newest_artifact
 from ci.dso.elf import inspect_elf
 from ci.package.artifact import PackageInputs, assemble
-from ci.toolchains.table import Backend
+from ci.paths import Layout
+from ci.toolchains.table import Backend, load_table
 from opencoti.console import Console
+from opencoti.errors import OpencotiError
 from opencoti.hashing import sha256_file
 from opencoti.manifest import MANIFEST_SUFFIX, Dso, Manifest, load_manifest
+from tests.conftest import require
+
+
+def vulkan_library(layout: Layout) -> Path:
+    """Return `OPENCOTI_TEST_VULKAN`, else what `build vulkan` left in dist/backends or in build/stages."""
+    configured = os.environ.get("OPENCOTI_TEST_VULKAN")
+    if configured:
+        return Path(configured)
+    name = load_table(layout.table).backend("vulkan").library
+    places = [
+        *(layout.dist / "backends" / "vulkan").glob(f"*/{name}"),
+        *(layout.build / "stages").glob(f"*/vulkan-*/bin/{name}"),
+    ]
+    require(bool(places), "no Vulkan library: run ./noxw -s build_vulkan")
+    return max(places, key=lambda path: path.stat().st_mtime)
+
+
+def vulkan_artifact(layout: Layout, out: Path) -> Path:
+    """Write the newest artifact of this checkout with the Vulkan library; return its path."""
+    try:
+        packaged = newest_artifact(layout)
+    except OpencotiError as error:
+        require(False, f"no artifact: run ./noxw -s quickstart ({error})")
+        raise
+    return with_backend(packaged, vulkan_library(layout), load_table(layout.table).backend("vulkan"), out)
 
 
 def with_backend(packaged: Path, library: Path, backend: Backend, out: Path) -> Path:

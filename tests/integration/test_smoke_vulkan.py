@@ -1,17 +1,12 @@
-"""The Vulkan backend on a device in software, in the pinned container: the real engine, the real library.
-
-The library: `OPENCOTI_TEST_VULKAN`, else what `build vulkan` left in dist/backends or in build/stages.
-"""
+"""The Vulkan backend on a device in software, in the pinned container: the real engine, the real library."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ci.artifacts import newest_artifact
 from ci.context import Context
 from ci.paths import Layout
 from ci.smoke.command import make_plan
@@ -21,10 +16,10 @@ from ci.smoke.model import SMALL_VOCABULARY, cached_model
 from ci.smoke.run import smoke
 from ci.toolchains.table import Backend, load_table
 from opencoti.console import Console
-from opencoti.errors import OpencotiError, VerificationError
+from opencoti.errors import VerificationError
 from opencoti.hashing import sha256_file
 from tests.conftest import RecordedConsole, require
-from tests.fakes.gpu_artifact import with_backend
+from tests.fakes.gpu_artifact import vulkan_artifact, vulkan_library
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("docker_daemon")]
 
@@ -35,16 +30,8 @@ def row(real_layout: Layout) -> Backend:
 
 
 @pytest.fixture(scope="module")
-def library(real_layout: Layout, row: Backend) -> Path:
-    configured = os.environ.get("OPENCOTI_TEST_VULKAN")
-    if configured:
-        return Path(configured)
-    places = [
-        *(real_layout.dist / "backends" / "vulkan").glob(f"*/{row.library}"),
-        *(real_layout.build / "stages").glob(f"*/vulkan-*/bin/{row.library}"),
-    ]
-    require(bool(places), "no Vulkan library: run ./noxw -s build_vulkan")
-    return max(places, key=lambda path: path.stat().st_mtime)
+def library(real_layout: Layout) -> Path:
+    return vulkan_library(real_layout)
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +42,8 @@ def model(real_layout: Layout) -> Path:
 
 
 @pytest.fixture(scope="module")
-def artifact(
-    real_layout: Layout, library: Path, row: Backend, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    try:
-        packaged = newest_artifact(real_layout)
-    except OpencotiError as error:
-        require(False, f"no artifact: run ./noxw -s quickstart ({error})")
-        raise
-    return with_backend(packaged, library, row, tmp_path_factory.mktemp("vulkan"))
+def artifact(real_layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return vulkan_artifact(real_layout, tmp_path_factory.mktemp("vulkan"))
 
 
 @pytest.fixture

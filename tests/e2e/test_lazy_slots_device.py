@@ -1,0 +1,179 @@
+"""Slots whose KV cache is on a device (patch 0006): the device in software, in its pinned container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ci.engines.image import ToolchainImage
+from ci.paths import Layout
+from ci.smoke.contained import lavapipe, open_container_place
+from opencoti.console import Console
+from tests.e2e.models import long_model, sliding_model, uneven_model
+from tests.e2e.running import Running, contained
+from tests.e2e.test_lazy_slots import growths, prompt
+from tests.fakes.gpu_artifact import vulkan_artifact
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("docker_daemon")]
+
+_STEP = 256
+_TWO = ("-np", "2", "-c", "8192", "-t", "1")
+_SPLIT = (*_TWO, "--no-kv-unified")
+_SHARED = (*_TWO, "--kv-unified")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The engine with the Vulkan library, and two models."""
+
+    image: str
+    engine: Path
+    long: Path
+    sliding: Path
+    uneven: Path
+    home: Path
+
+    def start(
+        self, *words: str, model: Path | None = None, variables: Sequence[str] = ()
+    ) -> AbstractContextManager[Running]:
+        """Start a server."""
+        model = model or self.long
+        words = ("-m", str(model), *words)
+        return contained(self.image, self.engine, *words, home=self.home, files=(model,), variables=variables)
+
+
+@pytest.fixture(scope="module")
+def bench(real_layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    root = tmp_path_factory.mktemp("device")
+    with open_container_place(real_layout, Console(quiet=True), files=()):
+        image = ToolchainImage(lavapipe(real_layout), real_layout).tag
+    home = root / "home"
+    home.mkdir()
+    return Bench(
+        image=image,
+        engine=vulkan_artifact(real_layout, root),
+        long=long_model(real_layout, root / "long.gguf"),
+        sliding=sliding_model(real_layout, root / "sliding.gguf"),
+        uneven=uneven_model(real_layout, root / "uneven.gguf"),
+        home=home,
+    )
+
+
+def cells(server: Running) -> list[int]:
+    """Return how many cells the cache began with, and how many it would have in full."""
+    match = server.wait_for(r"the KV cache starts with (\d+) of (\d+) cells")[0]
+    return [int(number) for number in match.groups()]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("-ctk", "q8_0", "-ctv", "q4_0"), id="quantised"),
+        pytest.param(("--sliding",), id="sliding window"),
+    ],
+)
+def test_a_cache_that_moves_says_what_a_full_one_says(bench: Bench, words: tuple[str, ...]) -> None:
+    model = bench.sliding if "--sliding" in words else bench.long
+    options = [*_SPLIT, "-fa", "on", "--cache-ram", "0", *(word for word in words if word != "--sliding")]
+    prompts = [(slot, prompt(length, length)) for length in (60, 300) for slot in (0, 1)]
+
+    def tokens(server: Running) -> list[list[int]]:
+        answers = [server.complete(text, 4, id_slot=slot) for slot, text in prompts]
+        return [answer.data["tokens"] for answer in answers]
+
+    with bench.start(*options, model=model) as stock:
+        expected = tokens(stock)
+    with bench.start(*options, "--slot-initial-ctx", "1", "--log-verbosity", "4", model=model) as server:
+        assert tokens(server) == expected
+        assert cells(server) == [_STEP, 4096]
+        assert growths(server) == [(0, _STEP, 512), (1, _STEP, 512)]
+    assert [len(found) for found in expected] == [4] * 4
+
+
+def test_a_cache_that_shrinks_brings_the_cells_at_its_end_forward(bench: Bench) -> None:
+    """Two slots share the cells, with a transposed V: what slot 1 has lies behind what slot 0 gives back."""
+    options = (*_SHARED, "-fa", "off", "--cache-ram", "0")
+    first, second = prompt(1, 500), prompt(2, 120)
+
+    def talk(server: Running, shrunk: str = "") -> list[list[int]]:
+        begun = server.complete(second[:40], 2, id_slot=1).data["tokens"]
+        server.complete(first, 1, id_slot=0)
+        middle = server.complete(second, 2, id_slot=1).data["tokens"]
+        if shrunk:
+            server.wait_for(shrunk)
+        answer = server.complete([*second, *middle, *first[:20]], 4, id_slot=1)
+        assert answer.data["timings"]["cache_n"] >= len(second)
+        return [begun, middle, answer.data["tokens"]]
+
+    with bench.start(*options) as stock:
+        expected = talk(stock)
+    lazy = ("--slot-initial-ctx", "256", "--slot-shrink-idle-ms", "400", "--log-verbosity", "4")
+    with bench.start(*options, *lazy) as server:
+        assert talk(server, r"slot 0: context memory 512 -> 256 tokens") == expected
+        assert cells(server) == [512, 8192]
+
+
+def test_a_state_is_read_into_a_cache_that_is_smaller(bench: Bench) -> None:
+    """What a session has waits in the memory of the host while its slot is small."""
+    text = prompt(3, 400)
+    with bench.start(*_SPLIT, "--slot-initial-ctx", "256", "--slot-shrink-idle-ms", "300") as server:
+        before = server.complete(text, 8, session_id="one")
+        server.wait_for(r"slot 0: context memory 512 -> 256 tokens")
+        again = server.complete(text, 8, session_id="one")
+    assert again.data["tokens"] == before.data["tokens"]
+    assert again.data["session"]["restored_from"] == "memory"
+    assert again.data["timings"]["prompt_n"] == 1
+
+
+@pytest.fixture
+def limited(bench: Bench) -> Iterator[Running]:
+    """Two slots that can have 2 MiB, 1024 tokens each, since the parts of both are as large as the larger."""
+    words = ("--slot-initial-ctx", "256", "--slot-memory-limit", "2", "--cache-ram", "0")
+    with bench.start(*_SPLIT, *words) as server:
+        yield server
+
+
+def test_without_memory_the_new_request_gets_503_and_the_running_one_ends_well(limited: Running) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(limited.complete, prompt(4, 280), 20, id_slot=0, ignore_eos=True)
+        limited.wait_for(r"slot 0: context memory 256 -> 512 tokens")
+        refused = limited.complete(prompt(5, 1100), 4, id_slot=1)
+        done = running.result()
+    assert refused.status == 503
+    assert "no memory for this request now" in refused.data["error"]["message"]
+    assert done.status == 200
+    assert len(done.data["tokens"]) == 20
+    assert limited.complete(prompt(5, 560), 2, id_slot=1).status == 200
+    assert growths(limited)[-1] == (1, 256, 1024)
+
+
+def test_layers_that_have_grown_go_back_when_the_next_one_finds_no_memory(bench: Bench) -> None:
+    """The driver refuses buffers of more than 16 MB, which only the last layer would need."""
+    options = ("-np", "64", "-c", str(64 * 512), "--no-kv-unified", "-fa", "on", "-ub", "64", "-t", "1")
+    options = (*options, "--cache-ram", "0")
+    text, large = prompt(1, 200), prompt(2, 300)
+
+    def talk(server: Running) -> Iterator[list[int]]:
+        first = server.complete(text, 3, id_slot=3).data["tokens"]
+        yield first
+        if "takes_over" in server.log:
+            refused = server.complete(large, 3, id_slot=4)
+            assert (refused.status, refused.data["error"]["type"]) == (503, "unavailable_error")
+            assert "no memory for a KV cache of 512 cells, it keeps 256" in server.log
+        again = server.complete([*text, *first, 7, 8, 9], 6, id_slot=3)
+        assert again.data["timings"]["cache_n"] == len(text) + 2
+        yield again.data["tokens"]
+
+    with bench.start(*options, model=bench.uneven) as stock:
+        expected = list(talk(stock))
+    lazy = (*options, "--slot-initial-ctx", "256", "--log-verbosity", "4")
+    limit = ("GGML_VK_FORCE_MAX_BUFFER_SIZE=16000000",)
+    with bench.start(*lazy, model=bench.uneven, variables=limit) as server:
+        assert list(talk(server)) == expected
+        assert cells(server) == [256, 512]
+        assert growths(server) == []
