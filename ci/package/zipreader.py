@@ -170,7 +170,9 @@ def _find_end(source: _Source) -> _End | None:
     strays = 0
     position = tail.find(zf.END_SIGNATURE)
     while position >= 0:
-        if position + zf.END.size <= len(tail):
+        if position + zf.END.size > len(tail):
+            strays += 1  # the record itself is cut off
+        else:
             comment_size = int.from_bytes(tail[position + 20 : position + 22], "little")
             if position + zf.END.size + comment_size == len(tail):
                 found.append(position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,6 +96,19 @@ def _tried(path: Path) -> Finding:
     return Finding(topic="engine", name="start", status="ok", found="it starts on this machine (--version)")
 
 
+# What `zipfile` raises over bytes that are damaged or hostile: fuzzing found each of them.
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    zipfile.BadZipFile,
+    struct.error,
+)
+
+
 def read_index(path: Path) -> _Index | None:
     """Return the index inside an artifact; None where there is none, or it is not in order."""
     try:
@@ -103,7 +117,7 @@ def read_index(path: Path) -> _Index | None:
             if info.file_size > _MAX_INDEX_BYTES or info.compress_type != zipfile.ZIP_STORED:
                 return None
             data = archive.read(info)
-    except (OSError, KeyError, ValueError, NotImplementedError, zipfile.BadZipFile):
+    except _UNREADABLE:
         return None
     return _parse_index(data)
 

@@ -68,6 +68,15 @@ def test_every_truncation_is_refused(good: bytes) -> None:
         refused(good[:length])
 
 
+def test_an_end_record_that_is_cut_off_is_not_taken_for_a_file_without_an_archive(good: bytes) -> None:
+    """Else `embed` would put a second directory behind half of a first one."""
+    end = good.rindex(b"PK\x05\x06")
+    for length in range(end + 4, len(good)):
+        with pytest.raises(VerificationError) as caught:
+            find_archive(io.BytesIO(good[:length]), "sample")
+        assert "is cut off" in caught.value.why
+
+
 @pytest.mark.parametrize("junk", [b"\0", b"junk", b"\n" * 100])
 def test_bytes_behind_the_directory_are_refused(good: bytes, junk: bytes) -> None:
     assert "follow its zip directory" in refused(good + junk)
