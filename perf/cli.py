@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BENCHES = {
     "startup": "how long the commands take to say something",
     "quickstart": "the main job: nothing changed, and one source file changed",
-    "loader": "start-up of an artifact against starting the engine directly",
+    "loader": "start-up of an artifact against its engine, and its first start against a copy",
     "fetch": "downloads beside curl, wget and aria2c; what upgrade, resume and repair move",
     "chunks": "what an upgrade moves, for pieces of several sizes, fixed and by content",
     "launch": "the launcher against starting the engine by hand, and its memory",
@@ -39,7 +39,7 @@ BENCHES = {
     "backends": "the Vulkan backend with nothing changed, and with one host file changed",
     "package": "packaging and verifying against cp, sync, openssl and zip",
 }
-_SIZED: Final = ("fetch", "package")
+_SIZED: Final = ("fetch", "loader", "package")
 _LONG: Final = ("turns",)
 PAIRED: Final = ("turn2", "bigctx", "slots")
 _BASELINES: Final = Path("perf") / "baselines"
@@ -56,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the report as JSON here as well")
     parser.add_argument("--runs", type=int, default=7, help="measured runs after one warm-up (default 7)")
     parser.add_argument(
-        "--size", type=int, metavar="MIB", help="of what is moved (fetch: 1024, package: 256)"
+        "--size", type=int, metavar="MIB", help="of what is moved (fetch: 1024, loader: 10, package: 256)"
     )
     _add_paired(parser.add_argument_group(f"two servers ({', '.join(PAIRED)})"))
     return parser

@@ -1,47 +1,25 @@
 """Packaging and verifying beside the plain tools that move and hash the same bytes.
 
-They take turns, each round in another order, so that a busy moment of the machine, and what the one before
-left to the disk, falls on all of them; ratios are medians of the rounds'.
+They take turns; ratios are medians of the rounds'.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import statistics
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci import process
 from ci.context import Context
 from ci.package.zipwriter import NewMember, WriteOptions, write_archive
 from opencoti import chunks
-from opencoti.errors import BuildError
 from opencoti.hashing import sha256_file
-from perf.measure import Report, Sample
+from perf.measure import Case, Report, Sample, median_ratio, run_checked, time_in_turns
 
 _BLOCK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Case:
-    """One way to do it: `prepare` is not measured."""
-
-    name: str
-    prepare: Callable[[], object]
-    action: Callable[[], object]
-
-    def time(self) -> float:
-        """Do it once; return the seconds that it took."""
-        self.prepare()
-        started = time.perf_counter()
-        self.action()
-        return time.perf_counter() - started
 
 
 def run(context: Context, *, runs: int, size_mib: int = 256) -> Report:
@@ -97,7 +75,7 @@ class _Files:
 def _compare(files: _Files, runs: int) -> Report:
     table = files.package(files.reference)
     cases = [
-        _Case(
+        Case(
             name="package (copy, hash, read back, sync)",
             prepare=files.remove,
             action=lambda: files.package(files.out),
@@ -107,13 +85,13 @@ def _compare(files: _Files, runs: int) -> Report:
             'cp "$1" "$2" && sync -f "$2" && openssl dgst -sha256 "$2"',
             files,
         ),
-        _Case(name="Python zipfile, stored", prepare=files.remove, action=files.zip_file),
-        _Case(name="Python zipfile, stored, synced", prepare=files.remove, action=files.zip_file_synced),
+        Case(name="Python zipfile, stored", prepare=files.remove, action=files.zip_file),
+        Case(name="Python zipfile, stored, synced", prepare=files.remove, action=files.zip_file_synced),
         _shell("verify: openssl dgst -sha256", 'openssl dgst -sha256 "$1"', files),
-        _Case(
+        Case(
             name="verify: chunks", prepare=_nothing, action=lambda: chunks.verify_file(files.reference, table)
         ),
-        _Case(
+        Case(
             name="one SHA-256 in this process", prepare=_nothing, action=lambda: sha256_file(files.reference)
         ),
     ]
@@ -121,50 +99,33 @@ def _compare(files: _Files, runs: int) -> Report:
     if has_zip:
         words = " ".join(f'"{path}"' for path in files.members)
         cases.insert(2, _shell("zip -0", f'zip -q -0 -j "$2" {words}', files))
-    # The first round warms up.
-    rounds = [_round(cases, number) for number in range(runs + 1)][1:]
-    samples = [
-        Sample(name=case.name, seconds=tuple(seconds[number] for seconds in rounds))
-        for number, case in enumerate(cases)
-    ]
+    samples = time_in_turns(cases, runs=runs)
     return Report(title="package", samples=samples, facts=_facts(files, samples, has_zip=has_zip))
 
 
 def _facts(files: _Files, samples: Sequence[Sample], *, has_zip: bool) -> dict[str, object]:
-    seconds = {sample.name: sample.seconds for sample in samples}
-    package, plain = samples[0].seconds, samples[1].seconds
+    named = {sample.name: sample for sample in samples}
+    package, plain = samples[0], samples[1]
+
+    def ratio(ours: Sample, theirs: Sample) -> str:
+        return f"{median_ratio(ours, theirs):.2f}"
+
     return {
         "artifact": f"{files.reference.stat().st_size / 1e6:.1f} MB",
-        "package / (cp, sync, openssl)": _ratio(package, plain),
-        "package / one SHA-256": _ratio(package, seconds["one SHA-256 in this process"]),
-        "package / Python zipfile": _ratio(package, seconds["Python zipfile, stored"]),
-        "package / Python zipfile, synced": _ratio(package, seconds["Python zipfile, stored, synced"]),
-        "verify / openssl": _ratio(seconds["verify: chunks"], seconds["verify: openssl dgst -sha256"]),
-        **({"package / zip -0": _ratio(package, seconds["zip -0"])} if has_zip else {"zip": "not installed"}),
+        "package / (cp, sync, openssl)": ratio(package, plain),
+        "package / one SHA-256": ratio(package, named["one SHA-256 in this process"]),
+        "package / Python zipfile": ratio(package, named["Python zipfile, stored"]),
+        "package / Python zipfile, synced": ratio(package, named["Python zipfile, stored, synced"]),
+        "verify / openssl": ratio(named["verify: chunks"], named["verify: openssl dgst -sha256"]),
+        **({"package / zip -0": ratio(package, named["zip -0"])} if has_zip else {"zip": "not installed"}),
     }
 
 
-def _round(cases: Sequence[_Case], number: int) -> list[float]:
-    """Time every case once; return the seconds in the order of the cases."""
-    order = list(range(len(cases)))
-    random.Random(number).shuffle(order)  # noqa: S311 (an order, no secret)
-    seconds = {place: cases[place].time() for place in order}
-    return [seconds[place] for place in range(len(cases))]
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    return f"{statistics.median(a / b for a, b in zip(ours, theirs, strict=True)):.2f}"
-
-
-def _shell(name: str, script: str, files: _Files) -> _Case:
+def _shell(name: str, script: str, files: _Files) -> Case:
     def action() -> None:
-        done = process.run(["sh", "-c", script, "sh", files.reference, files.out], cwd=files.out.parent)
-        if not done.is_ok:
-            raise BuildError(
-                "bench-command-failed", f"{name} ended with {done.code}", why=done.error_text[-300:]
-            )
+        run_checked(name, ["sh", "-c", script, "sh", files.reference, files.out], cwd=files.out.parent)
 
-    return _Case(name=name, prepare=files.remove, action=action)
+    return Case(name=name, prepare=files.remove, action=action)
 
 
 def _nothing() -> None:
