@@ -12,7 +12,7 @@ from ci.patches.worktree import BASE_REF, TreeState, WorkTree, read_refs, read_s
 from ci.paths import Layout
 from ci.pins import SourcePin, SubmoduleOrigin
 from ci.sources.lanes import find_lane
-from ci.sources.submodule import look, shown
+from ci.sources.submodule import look, recorded_commit, shown
 from opencoti.console import Console
 from opencoti.errors import OpencotiError, storage_error
 
@@ -111,7 +111,14 @@ def _submodule_drift(layout: Layout, pin: SourcePin) -> tuple[str, ...]:
     found = [f"it holds edits, first {state.edits[0]}"] if state.edits else []
     if state.head != pin.commit:
         found.append(f"it is at {state.head[:12]}, pin {pin.path.name} says {pin.commit[:12]}")
-    return tuple(f"{folder}: {text}; `apply` refuses that" for text in found)
+    drift = [f"{folder}: {text}; `apply` refuses that" for text in found]
+    recorded = recorded_commit(layout, pin)
+    if recorded is not None and recorded != pin.commit:
+        drift.append(
+            f"{folder}: this checkout records commit {recorded[:12]}, pin {pin.path.name} says "
+            f"{pin.commit[:12]}: `git submodule update` would bring the wrong one"
+        )
+    return tuple(drift)
 
 
 def _look(tree: WorkTree, pin: SourcePin, series: Series) -> CheckReport:

@@ -5,14 +5,14 @@ It belongs to the user. It is read through git's object store, never changed, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ci.git import split_z
 from ci.paths import Layout
-from ci.pins import SourcePin
+from ci.pins import SourcePin, SubmoduleOrigin
 from ci.process import Completed
 from ci.repository import read_git
 from opencoti.errors import BuildError, MissingError, VerificationError
@@ -56,7 +56,7 @@ def look(layout: Layout, pin: SourcePin) -> SubmoduleState:
         MissingError: `submodule-uninitialized`.
     """
     folder = layout.sources / pin.name
-    head = _head(folder, shown(layout, folder))
+    head = _top_head(layout, pin)
     status = _read(folder, "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=none")
     return SubmoduleState(head=head, edits=tuple(entry[3:] for entry in split_z(status.stdout)))
 
@@ -90,7 +90,7 @@ def require_trees(layout: Layout, pin: SourcePin) -> tuple[GitTree, ...]:
             `submodule-nested-drift`, a submodule inside it lacks the commit that it names.
     """
     folder = layout.sources / pin.name
-    head = _head(folder, shown(layout, folder))
+    head = _top_head(layout, pin)
     if head != pin.commit:
         raise VerificationError(
             "submodule-drift",
@@ -106,6 +106,17 @@ def nested_commit(layout: Layout, pin: SourcePin, path: str) -> str | None:
     listing = read_git(layout.sources / pin.name, "ls-tree", "-z", pin.commit, "--", path)
     found = [entry.split()[2] for entry in split_z(listing.stdout) if entry.startswith(_GITLINK)]
     return found[0] if found else None
+
+
+def recorded_commit(layout: Layout, pin: SourcePin) -> str | None:
+    """Return the commit that `git submodule update` would bring; None where this checkout records none.
+
+    That is so in a source tarball, which has no git, and before the submodule is committed.
+    """
+    folder = (layout.sources / pin.name).relative_to(layout.root).as_posix()
+    listing = read_git(layout.root, "ls-files", "--stage", "-z", "--", folder)
+    found = [entry.split()[1] for entry in split_z(listing.stdout) if entry.startswith(_GITLINK)]
+    return found[0] if listing.is_ok and found else None
 
 
 def shown(layout: Layout, folder: Path) -> str:
@@ -130,7 +141,7 @@ def _trees(layout: Layout, top: Path, path: str, commit: str, *, depth: int) -> 
 
 def _require_nested(layout: Layout, top: Path, path: str, commit: str) -> None:
     folder = top / path
-    _head(folder, shown(layout, folder), top=shown(layout, top))
+    _head(folder, shown(layout, folder), hint=lambda: _update(shown(layout, top)))
     if not read_git(folder, "cat-file", "-e", f"{commit}^{{commit}}").is_ok:
         raise VerificationError(
             "submodule-nested-drift",
@@ -140,18 +151,32 @@ def _require_nested(layout: Layout, top: Path, path: str, commit: str) -> None:
         )
 
 
-def _head(folder: Path, name: str, *, top: str = "") -> str:
-    why = "the folder is empty: `git clone` leaves submodules out"
+def _top_head(layout: Layout, pin: SourcePin) -> str:
+    folder = layout.sources / pin.name
+    return _head(folder, shown(layout, folder), hint=lambda: _bring(layout, pin))
+
+
+def _head(folder: Path, name: str, *, hint: Callable[[], str]) -> str:
+    is_there = folder.is_dir()
+    why = "the folder is empty: `git clone` leaves submodules out" if is_there else "there is no such folder"
     if is_initialised(folder):
         done = read_git(folder, "rev-parse", "--verify", "HEAD")
         if done.is_ok:
             return done.text
         why = (done.error_text or "it has no commit").splitlines()[0]
     raise MissingError(
-        "submodule-uninitialized",
-        f"the submodule {name} is not initialized",
-        why=why,
-        hint=_update(top or name),
+        "submodule-uninitialized", f"the submodule {name} is not initialized", why=why, hint=hint()
+    )
+
+
+def _bring(layout: Layout, pin: SourcePin) -> str:
+    """Say how to get the source: git knows it as a submodule, or only the pin knows it."""
+    folder = shown(layout, layout.sources / pin.name)
+    if recorded_commit(layout, pin) is not None or not isinstance(pin.origin, SubmoduleOrigin):
+        return _update(folder)
+    return (
+        f"this tree has no record of it: run `git clone --no-checkout {pin.origin.url} {folder}`, "
+        f"`git -C {folder} checkout {pin.commit[:12]}`, `git -C {folder} submodule update --init --recursive`"
     )
 
 

@@ -93,13 +93,43 @@ def test_series_is_recorded_and_reset_goes_back_to_upstreams_own(checkout: ApeCh
     assert "HEADER_DEPS" not in (checkout.tree / "build" / "rules.mk").read_text()
 
 
+def _record_submodule(checkout: ApeCheckout, commit: str) -> None:
+    """Make the checkout a repository that has the source as a submodule at this commit."""
+    root = checkout.layout.root
+    git(root, "init", "--quiet")
+    path = checkout.submodule.relative_to(root).as_posix()
+    git(root, "update-index", "--add", "--cacheinfo", f"160000,{commit},{path}")
+
+
 def test_uninitialized_submodule_says_what_to_run(checkout: ApeCheckout) -> None:
     """case B04: the folder is there, and empty."""
     shutil.rmtree(checkout.submodule)
     checkout.submodule.mkdir()
+    _record_submodule(checkout, "1" * 40)
     error = _fails_with_pin(checkout)
     assert (error.error_id, error.exit_code) == ("submodule-uninitialized", 4)
     assert "git submodule update --init --recursive vendors/sources/llamafile" in error.hint
+
+
+def test_a_tree_without_record_of_the_submodule_says_where_it_comes_from(checkout: ApeCheckout) -> None:
+    """A source tarball has no git, so `git submodule` would fail there."""
+    pin = checkout.pin
+    shutil.rmtree(checkout.submodule)
+    error = _fails_with_pin(checkout)
+    assert (error.error_id, error.exit_code) == ("submodule-uninitialized", 4)
+    assert error.hint.startswith("this tree has no record of it: run `git clone --no-checkout ")
+    assert f"checkout {pin.commit[:12]}`" in error.hint
+
+
+def test_check_warns_when_the_checkout_records_another_commit_than_the_pin(
+    checkout: ApeCheckout, recorded: RecordedConsole
+) -> None:
+    _record_submodule(checkout, checkout.pin.commit)
+    check(checkout.layout, checkout.context.console, lane="ape")
+    assert "records commit" not in recorded.text
+    _record_submodule(checkout, "1" * 40)
+    check(checkout.layout, checkout.context.console, lane="ape")
+    assert "this checkout records commit 111111111111" in recorded.text
 
 
 def _fails_with_pin(checkout: ApeCheckout) -> OpencotiError:
