@@ -213,6 +213,26 @@ def test_a_request_without_an_end_stops_where_memory_ends(limited: Running) -> N
     assert "no memory for more context" in limited.log
 
 
+def test_a_prompt_that_is_too_long_is_refused_as_such_and_takes_no_memory(bench: Bench) -> None:
+    words = ("-np", "2", "-c", "4096", "--no-kv-unified", "--slot-initial-ctx", "256")
+    with bench.start(*words, "--slot-memory-limit", "1") as server:
+        answer = server.complete(prompt(7, 3000), 4, id_slot=0)
+        assert (answer.status, answer.data["error"]["type"]) == (400, "exceed_context_size_error")
+        assert growths(server) == []
+
+
+def test_a_request_with_a_draft_model_gets_all_that_it_was_promised(bench: Bench) -> None:
+    """What the draft looks ahead is beyond the promise only where the request would have ended."""
+    draft = ("-md", str(bench.long), "--spec-type", "draft-simple", "--spec-draft-n-max", "6")
+    words = ("-np", "2", "-c", "8192", "--no-kv-unified", "--slot-initial-ctx", "256")
+    with bench.start(*draft, *words, "--slot-memory-limit", "2") as server:
+        # 768 tokens with the prompt, and 256 in the other slot: 1024 of 2 KiB, for there are two caches.
+        answer = server.complete(prompt(1, 200), 567, id_slot=0, ignore_eos=True)
+        assert answer.data["timings"]["draft_n_accepted"] > 400
+        assert len(answer.data["tokens"]) == 567
+        assert answer.data["truncated"] is False
+
+
 def test_options_that_cannot_be_are_refused_or_told(bench: Bench) -> None:
     words = ("-m", str(bench.long), "--slot-initial-ctx", "-1")
     with spawned(bench.engine, *words, home=bench.home) as server:
