@@ -160,8 +160,10 @@ def _tensors(shape: Shape, tokens: int, noise: Noise) -> Iterator[Tensor]:
         yield from _layer(shape, f"blk.{layer}", noise)
 
 
-def _layer(shape: Shape, prefix: str, noise: Noise) -> Iterator[Tensor]:
-    width, kv_width, feed_forward = shape.width, shape.kv_width, shape.feed_forward
+def layer_matrices(
+    noise: Noise, prefix: str, *, width: int, feed_forward: int, kv_width: int
+) -> Iterator[Tensor]:
+    """Yield the seven matrices that a layer has in every architecture made here, named `prefix`.…"""
     for name, rows, columns in (
         ("attn_q", width, width),
         ("attn_k", kv_width, width),
@@ -172,6 +174,11 @@ def _layer(shape: Shape, prefix: str, noise: Noise) -> Iterator[Tensor]:
         ("ffn_down", width, feed_forward),
     ):
         yield noise.matrix(f"{prefix}.{name}.weight", rows, columns, spread=0.3)
+
+
+def _layer(shape: Shape, prefix: str, noise: Noise) -> Iterator[Tensor]:
+    width, kv_width = shape.width, shape.kv_width
+    yield from layer_matrices(noise, prefix, width=width, feed_forward=shape.feed_forward, kv_width=kv_width)
     for name, size in (("attn_q", width), ("attn_k", kv_width), ("attn_v", kv_width)):
         yield _vector(f"{prefix}.{name}.bias", [0.0] * size)
     for name in ("attn_norm", "ffn_norm"):

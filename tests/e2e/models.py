@@ -9,7 +9,7 @@ from typing import Final
 
 from ci.paths import Layout
 from ci.smoke.gguf_file import ARRAY, UINT32, Tensor, Value, write_gguf
-from ci.smoke.model import SMALL_VOCABULARY, Noise, Shape, make_tiny_model, read_vocabulary
+from ci.smoke.model import SMALL_VOCABULARY, Noise, Shape, layer_matrices, make_tiny_model, read_vocabulary
 
 LONG_CONTEXT: Final = 65536
 SLIDING_WINDOW: Final = 512
@@ -98,24 +98,12 @@ def _gemma_tensors(tokens: int, noise: Noise) -> Iterator[Tensor]:
     yield noise.matrix("token_embd.weight", tokens, width, spread=0.5)
     yield noise.signs("output_norm.weight", width)
     for layer in range(_GEMMA_LAYERS):
-        yield from _matrices(noise, layer, width, forward, kv_width)
+        prefix = f"blk.{layer}"
+        yield from layer_matrices(noise, prefix, width=width, feed_forward=forward, kv_width=kv_width)
         for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
             yield noise.signs(f"blk.{layer}.{name}.weight", width)
         for name in ("attn_q_norm", "attn_k_norm"):
             yield noise.signs(f"blk.{layer}.{name}.weight", _HEAD)
-
-
-def _matrices(noise: Noise, layer: int, width: int, forward: int, kv_width: int) -> Iterator[Tensor]:
-    for name, rows, columns in (
-        ("attn_q", width, width),
-        ("attn_k", kv_width, width),
-        ("attn_v", kv_width, width),
-        ("attn_output", width, width),
-        ("ffn_gate", forward, width),
-        ("ffn_up", forward, width),
-        ("ffn_down", width, forward),
-    ):
-        yield noise.matrix(f"blk.{layer}.{name}.weight", rows, columns, spread=0.3)
 
 
 def uneven_model(layout: Layout, out: Path) -> Path:
@@ -146,6 +134,7 @@ def _uneven_tensors(tokens: int, noise: Noise) -> Iterator[Tensor]:
     yield noise.matrix("token_embd.weight", tokens, width, spread=0.5)
     yield noise.signs("output_norm.weight", width)
     for layer, kv_heads in enumerate(_UNEVEN):
-        yield from _matrices(noise, layer, width, width, kv_heads * _HEAD)
+        kv_width = kv_heads * _HEAD
+        yield from layer_matrices(noise, f"blk.{layer}", width=width, feed_forward=width, kv_width=kv_width)
         for name in ("attn_norm", "ffn_norm"):
             yield noise.signs(f"blk.{layer}.{name}.weight", width)

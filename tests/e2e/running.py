@@ -150,17 +150,17 @@ class Running:
         self._child.stderr.close()
 
 
+def _start(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+
+
 @contextmanager
 def spawned(engine: Path, *words: str, home: Path) -> Iterator[Running]:
     """Start a server on a free port; it may still end by itself."""
-    child = subprocess.Popen(
-        [str(engine), "--host", "127.0.0.1", "--port", "0", *words],
-        env={"PATH": os.environ["PATH"], "HOME": str(home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
+    command = [str(engine), "--host", "127.0.0.1", "--port", "0", *words]
+    child = _start(command, env={"PATH": os.environ["PATH"], "HOME": str(home)})
     server = Running(child)
     try:
         yield server
@@ -184,7 +184,7 @@ def contained(
     name = f"opencoti-test-{uuid.uuid4().hex[:12]}"
     mounts = [f"{path}:{path}:ro" for path in (engine, *files)] + [f"{home}:{home}"]
     variables = (f"HOME={home}", "GGML_VK_VISIBLE_DEVICES=0", *variables)
-    child = subprocess.Popen(
+    child = _start(
         [
             *("docker", "run", "--rm", "--name", name, "--network", "host"),
             *("--user", f"{os.getuid()}:{os.getgid()}"),
@@ -192,11 +192,7 @@ def contained(
             *(word for variable in variables for word in ("-e", variable)),
             *(image, str(engine), "--host", "127.0.0.1", "--port", "0"),
             *("--device", "Vulkan0", "-ngl", "all", "--fit", "off", *words),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
+        ]
     )
 
     def kill() -> None:

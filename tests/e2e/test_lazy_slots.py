@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -58,6 +58,13 @@ def prompt(seed: int, length: int) -> list[int]:
     return [numbers.randrange(100, 30000) for _ in range(length)]
 
 
+def tokens_in_turn(server: Running, lengths: Sequence[int], count: int) -> list[list[int]]:
+    """Ask slots 0 and 1 one after the other, with prompts of these lengths; return what they say."""
+    prompts = [(slot, prompt(length, length)) for length in lengths for slot in (0, 1)]
+    answers = [server.complete(text, count, id_slot=slot) for slot, text in prompts]
+    return [answer.data["tokens"] for answer in answers]
+
+
 def mib_at_start(server: Running) -> tuple[float, float]:
     """Return what the slots have at first, and what they would have in full."""
     match = server.wait_for(r"slots start with memory for \d+ of \d+ tokens: ([\d.]+) of ([\d.]+) MiB")[0]
@@ -96,16 +103,10 @@ def test_growing_slots_say_what_full_ones_say(bench: Bench, words: tuple[str, ..
     """One after the other, since what is computed together depends on when requests arrive."""
     model = bench.sliding if "--sliding" in words else bench.long
     options = ("-np", "2", "-c", "8192", "--no-kv-unified", *(word for word in words if word != "--sliding"))
-    prompts = [(slot, prompt(length, length)) for length in (100, 700) for slot in (0, 1)]
-
-    def tokens(server: Running) -> list[list[int]]:
-        answers = [server.complete(text, 12, id_slot=slot) for slot, text in prompts]
-        return [answer.data["tokens"] for answer in answers]
-
     with bench.start(*options, model=model) as stock:
-        expected = tokens(stock)
+        expected = tokens_in_turn(stock, (100, 700), 12)
     with bench.start(*options, "--slot-initial-ctx", "1", model=model) as server:
-        assert tokens(server) == expected
+        assert tokens_in_turn(server, (100, 700), 12) == expected
         assert growths(server) == [(0, _STEP, 1024), (1, _STEP, 1024)]
     assert len(expected[0]) == 12
 

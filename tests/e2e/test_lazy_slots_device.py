@@ -16,7 +16,7 @@ from ci.smoke.contained import lavapipe, open_container_place
 from opencoti.console import Console
 from tests.e2e.models import long_model, sliding_model, uneven_model
 from tests.e2e.running import Running, contained
-from tests.e2e.test_lazy_slots import growths, prompt
+from tests.e2e.test_lazy_slots import growths, prompt, tokens_in_turn
 from tests.fakes.gpu_artifact import vulkan_artifact
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("docker_daemon")]
@@ -80,16 +80,10 @@ def cells(server: Running) -> list[int]:
 def test_a_cache_that_moves_says_what_a_full_one_says(bench: Bench, words: tuple[str, ...]) -> None:
     model = bench.sliding if "--sliding" in words else bench.long
     options = [*_SPLIT, "-fa", "on", "--cache-ram", "0", *(word for word in words if word != "--sliding")]
-    prompts = [(slot, prompt(length, length)) for length in (60, 300) for slot in (0, 1)]
-
-    def tokens(server: Running) -> list[list[int]]:
-        answers = [server.complete(text, 4, id_slot=slot) for slot, text in prompts]
-        return [answer.data["tokens"] for answer in answers]
-
     with bench.start(*options, model=model) as stock:
-        expected = tokens(stock)
+        expected = tokens_in_turn(stock, (60, 300), 4)
     with bench.start(*options, "--slot-initial-ctx", "1", "--log-verbosity", "4", model=model) as server:
-        assert tokens(server) == expected
+        assert tokens_in_turn(server, (60, 300), 4) == expected
         assert cells(server) == [_STEP, 4096]
         assert growths(server) == [(0, _STEP, 512), (1, _STEP, 512)]
     assert [len(found) for found in expected] == [4] * 4
