@@ -1,9 +1,11 @@
-"""Long prompts: prefill, decoding at that depth, the next turn there, and a short question beside it.
+"""Long prompts: prefill, prefill and decoding at that depth, the next turn there, a short question beside it.
 
 Per model and context length, the two servers read the same prompts, one right after the other. Every prompt
 of a run begins with other words, so nothing of it is in any cache, and a rate counts computed tokens only.
 The "next turn" appends a little to the long prompt: what it costs is not the model but the way to it
-(template, tokens, comparison with what is in the slot, copies). "Beside it" is a short question that arrives
+(template, tokens, comparison with what is in the slot, copies). "At depth" is a text appended to the long
+prompt, several of them in turn, each in the place of the one before: they take seconds where the long prompt
+takes minutes, so pairs are many and lie close together in time. "Beside it" is a short question that arrives
 while another slot reads a long prompt.
 """
 
@@ -29,10 +31,13 @@ from perf.sides import (
     require_same_pin,
 )
 from perf.texts import Message, next_message, text
-from perf.validity import Counted, answer_problems, prefill_problems, reuse_problems
+from perf.validity import Counted, answer_problems, depth_problems, prefill_problems, reuse_problems
 
 CONTEXTS: Final = (8_000, 32_000, 64_000)
 _DECODED: Final = 32
+_DEEP: Final = 512
+"""Tokens that are read at depth: a whole batch of the server's default (`--ubatch-size`)."""
+_DEEP_PAIRS: Final = 8
 _SHORT: Final = 2
 _ROOM_TOKENS: Final = 1_024
 _SLOTS: Final = 2
@@ -40,20 +45,23 @@ _SLOTS: Final = 2
 
 @dataclass(kw_only=True)
 class Reading:
-    """What one server did with the prompts of one scenario; the first of each list is the warm-up."""
+    """What one server did with the prompts of one scenario."""
 
     long: list[Answer] = field(default_factory=list)
     again: list[Answer] = field(default_factory=list)
+    deep: list[Answer] = field(default_factory=list)
     beside: list[Answer] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
 
     def problems(self) -> Iterator[str]:
         """Yield why the figures do not count."""
         yield from self.missed
-        for answer in (*self.long, *self.again, *self.beside):
+        for answer in (*self.long, *self.again, *self.deep, *self.beside):
             yield from answer_problems(answer.counted)
         for answer in self.long:
             yield from prefill_problems(answer.counted)
+        for answer in self.deep:
+            yield from depth_problems(answer.counted, new_n=_DEEP)
         for before, answer in zip(self.long, self.again, strict=True):
             sent = before.counted.total_n + before.counted.predicted_n
             yield from reuse_problems(answer.counted, sent_n=sent)
@@ -91,25 +99,44 @@ def measure(
 ) -> tuple[list[Row], dict[str, str]]:
     """Measure one model at one length; return its rows, and what the servers call themselves."""
     words = (*model.arguments(tokens + _ROOM_TOKENS, slots=_SLOTS), *options.flags)
+    warm_up: dict[SideName, Reading] = {"stock": Reading(), "ours": Reading()}
     readings: dict[SideName, Reading] = {"stock": Reading(), "ours": Reading()}
     with both(sides, words, layout=context.layout) as pair:
         names = require_same_pin(pair)
         for number in range(options.runs + 1):
             context.console.status(f"{model.name}, {tokens} tokens: run {number} of {options.runs}")
-            for running in in_turn(pair, number):
-                _read_long(running, readings[running.side.name], number, tokens)
-            for running in in_turn(pair, number):
-                _ask_beside(running, readings[running.side.name], number, tokens)
+            _measure_once(pair, readings if number else warm_up, number, tokens)
         wrong = [p for r in pair for p in sides.device.problems(r.log, layers=model.shape.layers)]
+        wrong += [problem for reading in warm_up.values() for problem in reading.problems()]
     return list(rows_of(f"{model.name}, {tokens // 1000}k", readings, wrong)), names
 
 
-def _read_long(running: Running, reading: Reading, number: int, tokens: int) -> None:
+def _measure_once(
+    pair: tuple[Running, Running], readings: dict[SideName, Reading], number: int, tokens: int
+) -> None:
+    told = {
+        running.side.name: _read_long(running, readings[running.side.name], number, tokens)
+        for running in in_turn(pair, number)
+    }
+    for turn in range(number, number + _DEEP_PAIRS):
+        asked: Message = {"role": "user", "content": text("Aside", turn, _DEEP)}
+        for running in in_turn(pair, turn):
+            messages = [*told[running.side.name], asked]
+            answer = running.chat(messages, tokens=_DECODED, session_id="bench-long")
+            readings[running.side.name].deep.append(answer)
+    for running in in_turn(pair, number):
+        _ask_beside(running, readings[running.side.name], number, tokens)
+
+
+def _read_long(running: Running, reading: Reading, number: int, tokens: int) -> list[Message]:
+    """Read a long prompt and take the next turn; return the conversation between the two."""
     messages: list[Message] = [{"role": "user", "content": text("Book", number, tokens)}]
     answer = running.chat(messages, tokens=_DECODED, session_id="bench-long")
-    messages += [{"role": "assistant", "content": answer.text}, next_message(number)]
+    messages.append({"role": "assistant", "content": answer.text})
     reading.long.append(answer)
-    reading.again.append(running.chat(messages, tokens=_SHORT, session_id="bench-long"))
+    again = running.chat([*messages, next_message(number)], tokens=_SHORT, session_id="bench-long")
+    reading.again.append(again)
+    return messages
 
 
 def _ask_beside(running: Running, reading: Reading, number: int, tokens: int) -> None:
@@ -153,7 +180,8 @@ _FIGURES: Final[
     tuple[tuple[str, str, Better, Callable[[Reading], list[Answer]], Callable[[Counted], float]], ...]
 ] = (
     ("prefill", "tokens/s", "higher", lambda one: one.long, lambda counted: counted.prefill_rate),
-    ("decoding at depth", "tokens/s", "higher", lambda one: one.long, lambda counted: counted.decode_rate),
+    ("prefill at depth", "tokens/s", "higher", lambda one: one.deep, lambda counted: counted.prefill_rate),
+    ("decoding at depth", "tokens/s", "higher", lambda one: one.deep, lambda counted: counted.decode_rate),
     (
         "processor time of prompt and answer",
         "s",
@@ -174,4 +202,4 @@ _FIGURES: Final[
 
 
 def _figures(answers: Sequence[Answer], figure: Callable[[Counted], float]) -> tuple[float, ...]:
-    return tuple(figure(answer.counted) for answer in answers[1:])
+    return tuple(figure(answer.counted) for answer in answers)

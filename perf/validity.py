@@ -85,6 +85,20 @@ def prefill_problems(counted: Counted) -> Iterator[str]:
         )
 
 
+def depth_problems(counted: Counted, *, new_n: int) -> Iterator[str]:
+    """Yield why a rate at depth would be wrong: more was computed than the text that was appended.
+
+    Args:
+        counted: the answer.
+        new_n: tokens of that text, as sent.
+    """
+    if counted.prompt_n > new_n + 2 * _TEMPLATE_TOKENS:
+        yield (
+            f"{counted.prompt_n} tokens were computed where {new_n} were appended: a rate over them would be "
+            "one of another depth"
+        )
+
+
 def reuse_problems(counted: Counted, *, sent_n: int) -> Iterator[str]:
     """Yield why a turn's reuse is impossible: more was taken over than was ever sent.
 

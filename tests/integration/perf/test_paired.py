@@ -119,6 +119,8 @@ def test_bigctx_and_slots_run_on_servers_that_offer_less(faked: Layout, tmp_path
     data = bench(faked, *words(tmp_path, "bigctx", ours="stock"), "--tokens", "300")
     assert data["is_valid"]
     assert rows(data, "answers that differ from stock's")["tiny, 0k"]["ours"]["samples"] == [0]
+    pairs = {row["metric"]: len(row["ours"]["samples"]) for row in data["rows"]}
+    assert (pairs["prefill"], pairs["prefill at depth"], pairs["decoding at depth"]) == (1, 8, 8)
     data = bench(faked, *words(tmp_path, "slots", ours="stock"), "--tokens", "2k")
     assert data["facts"]["small slots"] == "not offered"
     assert {row["scenario"] for row in data["rows"]} == {"as it starts"}

@@ -21,6 +21,7 @@ from perf.texts import first_messages, text
 from perf.turn2 import SHARES, Scenario, Talk, rows_of, scenarios
 from perf.validity import (
     answer_problems,
+    depth_problems,
     prefill_problems,
     prefix_break,
     prefix_problem,
@@ -57,6 +58,13 @@ def test_cached_tokens_are_never_part_of_a_rate() -> None:
     assert cached.prefill_rate == 4000.0
     (problem,) = prefill_problems(cached)
     assert "6000 of 8000 tokens came from a cache" in problem
+
+
+def test_rate_at_depth_counts_only_what_was_appended() -> None:
+    turn = replace(GOOD, cache_n=7480, prompt_n=520)
+    assert list(depth_problems(turn, new_n=512)) == []
+    (problem,) = depth_problems(GOOD, new_n=512)
+    assert "8000 tokens were computed where 512 were appended" in problem
 
 
 def test_more_reuse_than_was_sent_is_impossible() -> None:
@@ -157,11 +165,12 @@ def test_rows_of_turn2_name_the_side_whose_answers_do_not_count() -> None:
     assert {row.problems for row in rows} == {("prefix not stable: x", "ours: early end")}
 
 
-def test_rows_of_long_contexts_leave_the_warm_up_out_and_compare_the_texts() -> None:
+def test_rows_of_long_contexts_tell_depth_from_the_whole_and_compare_the_texts() -> None:
     def reading(wall_s: float, said: str) -> Reading:
-        long = [answer(cached=0, total=1000, wall_s=w, text=said) for w in (99.0, wall_s, wall_s)]
-        again = [answer(cached=1000, total=1030, wall_s=w) for w in (99.0, wall_s, wall_s)]
-        return Reading(long=long, again=again, beside=again)
+        long = [answer(cached=0, total=1000, wall_s=wall_s, text=said)] * 2
+        again = [answer(cached=1000, total=1030, wall_s=wall_s)] * 2
+        deep = [answer(cached=1000, total=1500, wall_s=wall_s, predicted_s=0.2)] * 16
+        return Reading(long=long, again=again, deep=deep, beside=again)
 
     rows = {
         row.metric: row
@@ -170,8 +179,10 @@ def test_rows_of_long_contexts_leave_the_warm_up_out_and_compare_the_texts() -> 
     assert rows["first token of the next turn"].stock == pytest.approx((2.0, 2.0))
     assert rows["prefill"].ours == pytest.approx((10_000.0, 10_000.0))
     assert rows["prefill"].better == "higher"
+    assert rows["prefill at depth"].stock == pytest.approx((5_000.0,) * 16)
+    assert rows["decoding at depth"].stock == pytest.approx((160.0,) * 16)
     differing = rows["answers that differ from stock's"]
-    assert differing.ours == (3.0,)
+    assert differing.ours == (2.0,)
     assert "first at character 0" in differing.problems[0]
     assert rows["prefill"].problems == ()
 
