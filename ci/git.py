@@ -176,7 +176,13 @@ class Repository:
             number: place in the series; the commit's date is that many seconds after `EPOCH_S`.
         """
         parents = ("-p", parent) if parent else ()
-        done = self.run("commit-tree", tree, *parents, stdin=message.encode(), env=_signature(number))
+        done = self.run(
+            "commit-tree",
+            tree,
+            *parents,
+            stdin=message.encode("utf-8", "surrogateescape"),
+            env=_signature(number),
+        )
         return done.text
 
     def resolve(self, name: str) -> str | None:

@@ -113,6 +113,8 @@ def _capture(
         series = replace(series, patches=series.patches[:-1])
     else:
         title, description = _message(tree.repository, start, state.head, name)
+        if not description:
+            console.warn(f"{name} says nothing of why it is, nor how to drop it: describe it in its commit")
     header = mail_header(title, description)
     patch, context_lines = make_patch(tree.repository, series, work, name, header, source.tree)
     result = compute(tree, source, replace(series, patches=(*series.patches, patch)))

@@ -90,7 +90,9 @@ def apply_to_tree(repository: Repository, patch: Patch, tree: str) -> tuple[str,
 def _apply_one(indexed: Repository, patch: Patch, parent: str, tree: str, number: int) -> AppliedPatch:
     offsets = _apply_to_index(indexed, patch, tree)
     new_tree = indexed.write_tree()
-    message = f"{patch.title}\n\nPatch: {patch.name}\nPatch-SHA256: {patch.sha256}\n"
+    # Whole, so that a commit that is captured again keeps what was said of it.
+    said = f"{patch.title}\n\n{patch.description}".rstrip()
+    message = f"{said}\n\nPatch: {patch.name}\nPatch-SHA256: {patch.sha256}\n"
     return AppliedPatch(
         name=patch.name,
         sha256=patch.sha256,

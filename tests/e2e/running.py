@@ -157,10 +157,12 @@ def _start(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> s
 
 
 @contextmanager
-def spawned(engine: Path, *words: str, home: Path) -> Iterator[Running]:
+def spawned(
+    engine: Path, *words: str, home: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[Running]:
     """Start a server on a free port; it may still end by itself."""
     command = [str(engine), "--host", "127.0.0.1", "--port", "0", *words]
-    child = _start(command, env={"PATH": os.environ["PATH"], "HOME": str(home)})
+    child = _start(command, env={"PATH": os.environ["PATH"], "HOME": str(home)} | dict(variables or {}))
     server = Running(child)
     try:
         yield server
@@ -169,9 +171,11 @@ def spawned(engine: Path, *words: str, home: Path) -> Iterator[Running]:
 
 
 @contextmanager
-def started(engine: Path, *words: str, home: Path) -> Iterator[Running]:
+def started(
+    engine: Path, *words: str, home: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[Running]:
     """Start a server and wait until it answers."""
-    with spawned(engine, *words, home=home) as server:
+    with spawned(engine, *words, home=home, variables=variables) as server:
         server.wait_until_ready()
         yield server
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ci.paths import Layout
 from tests.e2e.conftest import EngineArtifact
 from tests.e2e.models import LONG_CONTEXT, long_model, sliding_model
 from tests.e2e.running import Running, spawned, started
+from tests.fakes.scarce_memory import scarce_memory
 
 pytestmark = pytest.mark.engine
 
@@ -35,10 +37,12 @@ class Bench:
     sliding: Path
     home: Path
 
-    def start(self, *words: str, model: Path | None = None) -> AbstractContextManager[Running]:
+    def start(
+        self, *words: str, model: Path | None = None, variables: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[Running]:
         """Start a server."""
         files = ("-m", str(model or self.long))
-        return started(self.engine, *files, *_COMMON, *words, home=self.home)
+        return started(self.engine, *files, *_COMMON, *words, home=self.home, variables=variables)
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +77,8 @@ def mib_at_start(server: Running) -> tuple[float, float]:
 
 def growths(server: Running) -> list[tuple[int, int, int]]:
     """Return slot, tokens before and tokens after of every change."""
-    lines = (line.partition("opencoti: slot ")[2] for line in server.log.splitlines())
-    changes = (
-        line.split(" tokens")[0].replace(": context memory ", " ").replace(" -> ", " ") for line in lines
-    )
-    return [(int(s), int(a), int(b)) for s, a, b in (text.split() for text in changes if text)]
+    changes = re.findall(r"opencoti: slot (\d+): context memory (\d+) -> (\d+) tokens", server.log)
+    return [(int(slot), int(before), int(after)) for slot, before, after in changes]
 
 
 def test_four_slots_of_64k_begin_with_a_sixteenth(bench: Bench) -> None:
@@ -212,6 +213,32 @@ def test_a_request_without_an_end_stops_where_memory_ends(limited: Running) -> N
     assert answer.data["truncated"] is True
     assert 700 + len(answer.data["tokens"]) == 768 + 1  # the last one is not in the cache yet
     assert "no memory for more context" in limited.log
+
+
+def test_memory_that_the_system_promised_and_does_not_have_is_asked_for_again(
+    bench: Bench, tmp_path: Path
+) -> None:
+    memory = scarce_memory(tmp_path)
+    memory.begin()
+    words = ("-np", "2", "-c", "8192", "--no-kv-unified", "--slot-initial-ctx", "256")
+    with bench.start(*words, variables=memory.variables) as server:
+        server.wait_for(r"slot 1: no memory for its first 256 tokens")
+        assert server.complete(prompt(8, 100), 4, id_slot=0).status == 503
+        memory.end()
+        before = server.complete(prompt(8, 100), 100, id_slot=0, ignore_eos=True)
+        memory.begin()
+        refused = server.complete(prompt(9, 700), 4, id_slot=1)
+        assert (refused.status, refused.data["error"]["type"]) == (503, "unavailable_error")
+        # A slot that has its memory goes on as far as that reaches.
+        again = server.complete(prompt(8, 100), -1, id_slot=0, ignore_eos=True, cache_prompt=False)
+        assert again.data["truncated"] is True
+        assert 100 + len(again.data["tokens"]) == 256 + 1
+        memory.end()
+        assert server.complete(prompt(9, 700), 4, id_slot=1).status == 200
+    with bench.start(*words[:-2]) as stock:
+        expected = stock.complete(prompt(8, 100), 157, id_slot=0, ignore_eos=True)
+    assert before.data["tokens"] == expected.data["tokens"][:100]
+    assert again.data["tokens"] == expected.data["tokens"]
 
 
 def test_a_prompt_that_is_too_long_is_refused_as_such_and_takes_no_memory(bench: Bench) -> None:

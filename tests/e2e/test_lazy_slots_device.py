@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,10 +19,13 @@ from tests.e2e.models import long_model, sliding_model, uneven_model
 from tests.e2e.running import Running, contained
 from tests.e2e.test_lazy_slots import growths, prompt, tokens_in_turn
 from tests.fakes.gpu_artifact import vulkan_artifact
+from tests.fakes.scarce_device import ScarceDevice
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("docker_daemon")]
 
 _STEP = 256
+MIB = 1 << 20
+_PART_READ = "cached n_tokens = 2048"
 _TWO = ("-np", "2", "-c", "8192", "-t", "1")
 _SPLIT = (*_TWO, "--no-kv-unified")
 _SHARED = (*_TWO, "--kv-unified")
@@ -39,12 +43,17 @@ class Bench:
     home: Path
 
     def start(
-        self, *words: str, model: Path | None = None, variables: Sequence[str] = ()
+        self,
+        *words: str,
+        model: Path | None = None,
+        variables: Sequence[str] = (),
+        files: Sequence[Path] = (),
     ) -> AbstractContextManager[Running]:
         """Start a server."""
         model = model or self.long
         words = ("-m", str(model), *words)
-        return contained(self.image, self.engine, *words, home=self.home, files=(model,), variables=variables)
+        files = (model, *files)
+        return contained(self.image, self.engine, *words, home=self.home, files=files, variables=variables)
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +180,31 @@ def test_layers_that_have_grown_go_back_when_the_next_one_finds_no_memory(bench:
         assert list(talk(server)) == expected
         assert cells(server) == [256, 512]
         assert growths(server) == []
+
+
+def test_without_memory_to_compute_a_cache_is_as_large_as_before(bench: Bench) -> None:
+    """With `-fa off` and a large context, scores of part of it are on the device, those of all of it are not.
+
+    So a cache that grows needs larger compute buffers. Where there is memory for the cells and not for these,
+    here for what a session had, a request that is in the middle of its prompt must go on.
+    """
+    device = ScarceDevice(bench.home)
+    words = ("-np", "2", "-c", "131072", "--kv-unified", "-fa", "off", "-ub", "512", "-b", "512", "-t", "1")
+    lazy = ("--slot-initial-ctx", "256", "--slot-shrink-idle-ms", "200", "--log-verbosity", "4")
+    text, large = prompt(1, 3000), prompt(2, 4000)
+    with bench.start(*words, *lazy, variables=device.variables, files=(device.library,)) as server:
+        server.complete(large, 2, session_id="large")
+        server.wait_for(r"context memory 4096 -> 256 tokens")
+        body = {"ignore_eos": True, "cache_prompt": False}
+        with ThreadPoolExecutor(1) as pool:
+            begun = server.log.count(_PART_READ)
+            running = pool.submit(server.complete, text, 4, **body)
+            server.wait_for(re.escape(_PART_READ), count=begun + 1)
+            device.leave(11 * MIB)
+            refused = server.complete([*large, 5], 2, session_id="large")
+            done = running.result()
+        assert "no memory to compute with a KV cache of" in server.log
+        assert (refused.status, refused.data["error"]["type"]) == (503, "unavailable_error")
+        device.leave_all()
+        assert done.data["tokens"] == server.complete(text, 4, **body).data["tokens"]
+        assert server.complete([*large, 5], 2, session_id="large").status == 200

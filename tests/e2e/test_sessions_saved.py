@@ -19,6 +19,7 @@ from ci.paths import Layout
 from ci.smoke.model import VOCABULARY
 from opencoti.errors import MissingError
 from tests.e2e.session_engine import (
+    CONTEXT,
     OWN_CACHES,
     UNIFIED,
     Sessions,
@@ -251,6 +252,60 @@ def check(sessions: Sessions, kept: dict[int, float], prompt: list[int], probe: 
     both = set(fresh) & set(kept)
     assert len(both) >= 4 or not fresh
     assert all(abs(fresh[token] - kept[token]) < 0.7 for token in both)
+
+
+def test_a_turn_that_the_client_gives_up_is_saved_as_far_as_it_came(
+    real_layout: Layout, tmp_path: Path, folder: Path
+) -> None:
+    """In the slot of another session, as usual where there are more sessions than slots."""
+    words = ("--parallel", "1", "--cache-ram", "0", SAVE, str(folder))
+    with running(real_layout, tmp_path, *words) as sessions:
+        sessions.turn("other", sessions.noise(PREFIX))
+        text = sessions.noise(PREFIX)
+        body = {"prompt": text, "n_predict": 20_000, "ignore_eos": True, "stream": True, "session_id": "a"}
+        with sessions.http.stream("POST", "/completion", json=body) as answer:
+            assert next(answer.iter_lines()).startswith("data: ")
+        wait_for(lambda: len(saved_files(folder)) == 2)
+        os.kill(sessions.engine.pid, signal.SIGKILL)
+        sessions.engine.wait(60)
+    with running(real_layout, tmp_path, *words) as sessions:
+        again = sessions.ask([*text, 5], "a")
+        assert again.session["restored_from"] == "disk"
+        assert again.computed <= 1 + PREFIX // 100
+
+
+def test_a_request_that_is_refused_in_the_slot_of_another_session_gets_none_of_its_text(
+    real_layout: Layout, tmp_path: Path, folder: Path
+) -> None:
+    words = ("--parallel", "1", "--cache-ram", "0", SAVE, str(folder))
+    with running(real_layout, tmp_path, *words) as sessions:
+        secret = sessions.noise(300)
+        sessions.ask(secret, "a")
+        wait_for(lambda: len(saved_files(folder)) == 1)
+        too_long = {"prompt": sessions.noise(CONTEXT + 1), "n_predict": 1, "session_id": "b"}
+        assert sessions.http.post("/completion", json=too_long).status_code == 400
+        assert sessions.http.delete("/sessions/a").status_code == 200
+        assert sessions.listed() == []
+        assert sessions.ask([*secret, 5], "c").session["reused"] == 0
+        assert sessions.engine.stop(grace_s=60) == 0
+    (only,) = saved_files(folder)
+    assert only.name.startswith(hashlib.sha256(b"c").hexdigest())
+
+
+def test_a_state_that_cannot_be_deleted_is_told(real_layout: Layout, tmp_path: Path, folder: Path) -> None:
+    """A folder in the place of the file stands in for a disk that has become read-only."""
+    with running(real_layout, tmp_path, *OWN_CACHES, SAVE, str(folder)) as sessions:
+        sessions.turn("a", sessions.noise(PREFIX))
+        wait_for(lambda: len(saved_files(folder)) == 1)
+        (state,) = saved_files(folder)
+        state.unlink()
+        state.mkdir()
+        refused = sessions.http.delete("/sessions/a")
+        assert refused.status_code == 500
+        assert "could not be deleted: Is a directory" in refused.json()["error"]["message"]
+        assert [item["slot"] for item in sessions.listed()] == [None]
+        state.rmdir()
+        assert sessions.http.delete("/sessions/a").status_code == 404
 
 
 def test_folder_that_others_may_write_to_is_refused(real_layout: Layout, tmp_path: Path) -> None:

@@ -57,6 +57,26 @@ def fails(
     return caught.value
 
 
+def test_a_commit_of_the_applied_series_is_captured_again_as_it_was(
+    checkout: Checkout, recorded: RecordedConsole
+) -> None:
+    """As when a patch before it changed: what was said of it stays."""
+    edit(checkout, "src/main.cpp", "line 20\n", "line twenty\n")
+    commit(checkout, "Answer faster", "Because it was träge.", "To drop it: delete it.")
+    patch = captured(checkout, recorded, "0002-answer-faster").patch
+    (applied,) = git(checkout.tree, "log", "-1", "--format=%H").split()
+    rows = (checkout.series / "series.lock").read_text().splitlines(keepends=True)
+    (checkout.series / "series.lock").write_text("".join(rows[:-1]))
+    patch.path.unlink()
+    reset(checkout.layout, recorded.console)
+    apply(checkout.layout, recorded.console)
+    git(checkout.tree, "cherry-pick", applied)
+    again = captured(checkout, recorded, "0002-answer-faster").patch
+    assert again.data == patch.data
+    assert again.description == "Because it was träge.\n\nTo drop it: delete it."
+    assert "says nothing of why it is" not in recorded.text
+
+
 def test_commits_become_one_patch_with_one_line_of_context(
     checkout: Checkout, recorded: RecordedConsole
 ) -> None:

@@ -11,6 +11,7 @@ from ci.patches.hygiene import HygieneReport, judge
 from ci.patches.own_files import find_warnings, own_files
 from ci.patches.series import read_series
 from ci.paths import Layout
+from ci.sources.lanes import find_lane
 from opencoti.console import Console
 from opencoti.errors import OpencotiError
 from tests.fakes.source_trees import LINE_TWO, Checkout, change, creation, make_checkout
@@ -65,6 +66,12 @@ def test_series_of_this_repository_is_clean(real_layout: Layout) -> None:
     report = judge(real_layout, Console(quiet=True), lane="elf")
     assert [trip.why for trip in report.round_trips] == [""] * len(report.dependants)
     assert report.dependants[0].name == "0001-build-identity.patch"
+    undescribed = [
+        patch.name
+        for patch in read_series(find_lane(real_layout, "elf").series).patches
+        if not patch.description
+    ]
+    assert undescribed == []
 
 
 def test_own_files_are_those_that_stay(checkout: Checkout) -> None:
