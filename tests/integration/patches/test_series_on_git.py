@@ -28,7 +28,7 @@ from tests.fakes.source_trees import (
 
 # Fixed by the form of our commits: if one of these changes, every recorded commit id does.
 BASE_COMMIT = "22d1a3336a733b9412c8fef4e2963b1567a8b14e"
-TIP_COMMIT = "d36f5bb92ea6360d0851b16541551986e0198985"
+TIP_COMMIT = "95404b81ca11372a986bb3839392caf100209855"
 
 
 @pytest.fixture
