@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -39,6 +38,8 @@ _DEEP: Final = 512
 """Tokens that are read at depth: a whole batch of the server's default (`--ubatch-size`)."""
 _DEEP_PAIRS: Final = 8
 _SHORT: Final = 2
+_PART: Final = 16
+"""Of a long prompt, one in so many tokens is read before the short question is asked, on both servers."""
 _ROOM_TOKENS: Final = 1_024
 _SLOTS: Final = 2
 
@@ -140,16 +141,14 @@ def _read_long(running: Running, reading: Reading, number: int, tokens: int) -> 
 
 
 def _ask_beside(running: Running, reading: Reading, number: int, tokens: int) -> None:
-    """Ask something short while another slot reads a long prompt; the reading is waited for."""
+    """Ask something short when a part of a long prompt has been read in another slot, which goes on."""
     long: list[Message] = [{"role": "user", "content": text("Other", number, tokens)}]
     short: list[Message] = [{"role": "user", "content": text("Short", number, 50)}]
-    with running.second() as other, ThreadPoolExecutor(max_workers=1) as pool:
-        reader = pool.submit(other.chat, long, tokens=1)
-        if not other.wait_busy(reader.done):
+    with running.reading(long, tokens=tokens // _PART) as is_read:
+        if not is_read:
             reading.missed.append("the long prompt was read before the short question was asked")
         reading.beside.append(running.chat(short, tokens=_SHORT, session_id="bench-short"))
-        reader.result()
-        running.forget_spent()
+    running.forget_spent()
 
 
 def rows_of(scenario: str, readings: dict[SideName, Reading], problems: Sequence[str]) -> Iterator[Row]:

@@ -7,12 +7,16 @@ help, so that a feature that is not there is said and not measured as if it were
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
+from select import select
+from socket import socket
 from typing import Any, Final, Literal
 
 from ci import process
@@ -155,20 +159,36 @@ class Running:
         with self.server.client() as client:
             yield Running(self.side, self.server, client)
 
-    def wait_busy(self, is_over: Callable[[], bool]) -> bool:
-        """Wait until a slot computes; return False if what was to be computed `is_over` before that was seen.
+    @contextmanager
+    def reading(self, messages: Sequence[Message], *, tokens: int) -> Iterator[bool]:
+        """Have a slot read a prompt while the block runs, and give it up then.
+
+        Yields whether at least `tokens` of it had been read and it was not over.
 
         Raises:
-            BuildError: `perf-never-busy`, nothing was computed for a minute.
+            BuildError: `perf-never-busy`, so much was not read in a minute.
         """
+        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=_BUSY_S)
+        body = json.dumps({"messages": list(messages), "max_tokens": 1, "temperature": 0})
+        try:
+            connection.request(
+                "POST", "/v1/chat/completions", body, headers={"Content-Type": "application/json"}
+            )
+            yield self._wait_read(tokens, connection.sock)
+        finally:
+            connection.close()
+
+    def _wait_read(self, tokens: int, answer: socket) -> bool:
         end = time.monotonic() + _BUSY_S
-        with self.server.client() as client:
-            while time.monotonic() < end:
-                if any(slot["is_processing"] for slot in client.get("/slots", timeout_s=60)):
+        while time.monotonic() < end:
+            for slot in self._client.get("/slots", timeout_s=60):
+                if slot["is_processing"] and slot["n_prompt_tokens_processed"] >= tokens:
                     return True
-                if is_over():
-                    return False
-        raise BuildError("perf-never-busy", f"no slot of the {self.side.name} server began to compute")
+            if select([answer], [], [], 0)[0]:
+                return False
+        raise BuildError(
+            "perf-never-busy", f"no slot of the {self.side.name} server read {tokens} tokens in a minute"
+        )
 
     def _spent(self) -> float:
         """Return the processor time since the last answer: what was tidied up after that one counts too."""

@@ -82,6 +82,30 @@ def test_a_slot_that_gets_another_text_leaves_its_session_what_it_had(
             assert listed(sessions, "a")["slot"] is None
 
 
+def test_what_a_session_has_is_copied_while_a_long_prompt_is_read_and_not_for_a_short_one(
+    real_layout: Layout, tmp_path: Path
+) -> None:
+    """So that whoever takes its slot meanwhile does not wait for that."""
+    with running(real_layout, tmp_path, *OWN_CACHES) as sessions:
+        sessions.turn("a", sessions.noise(PREFIX))
+        sessions.ask(sessions.noise(PREFIX // 4))
+        assert not listed(sessions, "a")["in_memory"]
+        sessions.ask(sessions.noise(PREFIX))
+        assert listed(sessions, "a")["in_memory"]
+        # It goes on where it is, and what was copied makes way for what is longer.
+        again = sessions.turn("a", sessions.noise(PREFIX))
+        assert again.session["restored_from"] == "slot"
+        assert again.computed <= PREFIX + 1
+        sessions.ask(sessions.noise(2 * PREFIX))
+        (found,) = sessions.listed()
+        assert (found["in_memory"], found["n_tokens"]) == (True, 2 * PREFIX + 7)
+    # 1.7 MiB are more than the cache can have.
+    with running(real_layout, tmp_path / "small", *OWN_CACHES, "--cache-ram", "1") as sessions:
+        sessions.turn("a", sessions.noise(14 * PREFIX))
+        sessions.ask(sessions.noise(14 * PREFIX))
+        assert not listed(sessions, "a")["in_memory"]
+
+
 def test_an_erased_slot_leaves_its_session_the_file(
     artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
 ) -> None:

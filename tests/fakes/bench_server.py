@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/props": {
                 "opencoti": {"upstream_commit": commit, "patch_set": self.kind, "version_string": "x1"}
             },
-            "/slots": [{"is_processing": True}],
+            "/slots": [{"is_processing": True, "n_prompt_tokens_processed": 1_000_000}],
         }
         self._send(answers[self.path])
 
