@@ -94,7 +94,7 @@ def test_a_cache_that_moves_says_what_a_full_one_says(bench: Bench, words: tuple
     with bench.start(*options, "--slot-initial-ctx", "1", "--log-verbosity", "4", model=model) as server:
         assert tokens_in_turn(server, (60, 300), 4) == expected
         assert cells(server) == [_STEP, 4096]
-        assert growths(server) == [(0, _STEP, 512), (1, _STEP, 512)]
+        assert growths(server, count=2) == [(0, _STEP, 512), (1, _STEP, 512)]
     assert [len(found) for found in expected] == [4] * 4
 
 
@@ -152,6 +152,7 @@ def test_without_memory_the_new_request_gets_503_and_the_running_one_ends_well(l
     assert done.status == 200
     assert len(done.data["tokens"]) == 20
     assert limited.complete(prompt(5, 560), 2, id_slot=1).status == 200
+    limited.wait_for(r"slot 1: context memory 256 -> 1024 tokens")
     assert growths(limited)[-1] == (1, 256, 1024)
 
 
@@ -167,7 +168,7 @@ def test_layers_that_have_grown_go_back_when_the_next_one_finds_no_memory(bench:
         if "takes_over" in server.log:
             refused = server.complete(large, 3, id_slot=4)
             assert (refused.status, refused.data["error"]["type"]) == (503, "unavailable_error")
-            assert "no memory for a KV cache of 512 cells, it keeps 256" in server.log
+            server.wait_for("no memory for a KV cache of 512 cells, it keeps 256")
         again = server.complete([*text, *first, 7, 8, 9], 6, id_slot=3)
         assert again.data["timings"]["cache_n"] == len(text) + 2
         yield again.data["tokens"]
@@ -203,7 +204,7 @@ def test_without_memory_to_compute_a_cache_is_as_large_as_before(bench: Bench) -
             device.leave(11 * MIB)
             refused = server.complete([*large, 5], 2, session_id="large")
             done = running.result()
-        assert "no memory to compute with a KV cache of" in server.log
+        server.wait_for("no memory to compute with a KV cache of")
         assert (refused.status, refused.data["error"]["type"]) == (503, "unavailable_error")
         device.leave_all()
         assert done.data["tokens"] == server.complete(text, 4, **body).data["tokens"]

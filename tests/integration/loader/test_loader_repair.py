@@ -223,7 +223,7 @@ def test_own_names_occupied_by_something_else(bench: Bench, name: str, kind: str
         lambda text: text[:-1],
         lambda text: text + b"\n",
         lambda text: text.replace(b"opencoti-verified 1 ", b"opencoti-verified 2 "),
-        lambda text: text[:25] + b"0" + text[26:],
+        lambda text: text[:25] + (b"1" if text[25:26] == b"0" else b"0") + text[26:],
         lambda text: b"\n".join(text.split(b"\n")[:2]) + b"\n",
         lambda text: bytes(len(text)),
     ],
