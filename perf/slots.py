@@ -115,16 +115,16 @@ def run(
 def limits(rows: Sequence[Row]) -> dict[str, str]:
     """Say how far small slots keep to their limits; nothing where they were not offered.
 
-    By medians: what a server holds besides its cache differs by about 1 MB from start to start, on stock too.
+    Idle memory by medians: what a server holds besides its cache differs by about 1 MB from start to start,
+    also without small slots.
     """
     by_metric = {row.metric: row for row in rows if row.scenario == "small slots" and row.unit == "MB"}
     if not by_metric:
         return {}
     start, idle = (by_metric[f"{_CACHE_NAME}, {moment}"] for moment in (_START, _IDLE))
-    at_start = median(start.ours)
     shares = {
-        "cache after the start, of stock's": (at_start / median(start.stock), LIMIT_START),
-        "cache idle again, of the start's": (median(idle.ours) / max(1.0, at_start), LIMIT_IDLE),
+        "cache after the start, of stock's": (max(start.ours) / min(start.stock), LIMIT_START),
+        "cache idle again, of the start's": (median(idle.ours) / max(1.0, min(start.ours)), LIMIT_IDLE),
     }
     return {
         name: f"{share:.3f}, {'within' if share <= limit else 'OVER'} the limit of {limit:.3f}"

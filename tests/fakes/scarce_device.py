@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import mmap
 import struct
-import subprocess
 from pathlib import Path
 from typing import Final
+
+from tests.fakes.preload import make_library
 
 _SOURCE: Final = r"""
 #define _GNU_SOURCE
@@ -128,10 +129,8 @@ class ScarceDevice:
     """The library, and the limit."""
 
     def __init__(self, folder: Path) -> None:
-        self.library = folder / "scarce-device.so"
+        self.library = make_library(_SOURCE, folder / "scarce-device.so")
         self.file = folder / "scarce-device"
-        command = ("cc", "-shared", "-fPIC", "-pthread", "-x", "c", "-o", str(self.library), "-")
-        subprocess.run(command, input=_SOURCE, text=True, check=True, capture_output=True)
         self.file.write_bytes(struct.pack("=QQ", _NONE, 0).ljust(_PAGE, b"\0"))
         with self.file.open("r+b") as file:
             self._numbers = mmap.mmap(file.fileno(), _PAGE)

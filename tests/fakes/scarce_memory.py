@@ -6,10 +6,11 @@ one ends processes then, and rarely the one under test. Loaded before the C libr
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tests.fakes.preload import make_library
 
 _SOURCE: Final = """
 #define _GNU_SOURCE
@@ -53,7 +54,5 @@ class ScarceMemory:
 
 def scarce_memory(folder: Path) -> ScarceMemory:
     """Make the library."""
-    library = folder / "scarce-memory.so"
-    command = ("cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-")
-    subprocess.run(command, input=_SOURCE, text=True, check=True, capture_output=True)
+    library = make_library(_SOURCE, folder / "scarce-memory.so")
     return ScarceMemory(library=library, file=folder / "memory-is-scarce")
