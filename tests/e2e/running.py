@@ -91,6 +91,10 @@ class Running:
         """Where it listens."""
         return f"http://127.0.0.1:{self._port}"
 
+    def ask_to_end(self) -> None:
+        """Have it end in good order, in its own time."""
+        self._child.terminate()
+
     def wait_for_end(self) -> int:
         """Wait until it ends by itself; return its exit code."""
         code = self._child.wait(timeout=_START_S)

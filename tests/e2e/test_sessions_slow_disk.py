@@ -1,0 +1,91 @@
+"""Sessions whose disk lags behind: nothing is forgotten, and what was used last is what stays."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ci.paths import Layout
+from tests.e2e.conftest import EngineArtifact
+from tests.e2e.models import long_model
+from tests.e2e.running import Running, started
+from tests.e2e.session_engine import saved_files, wait_for
+from tests.fakes.slow_disk import SlowDisk, slow_disk
+
+pytestmark = pytest.mark.engine
+
+NAMES: Final = [f"s{number}" for number in range(8)]
+NEWEST: Final = set(NAMES[-3:])
+"""States take about 270 KiB each: one is being written, four wait as they are more than 1 MiB, three fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """A server with a slot for each session, and a disk that can be held up."""
+
+    server: Running
+    disk: SlowDisk
+    folder: Path
+
+    @property
+    def saved(self) -> set[str]:
+        """Sessions with a file."""
+        found = {path.name.split("-")[0] for path in saved_files(self.folder)}
+        return {name for name in NAMES if hashlib.sha256(name.encode()).hexdigest() in found}
+
+    def turn(self, name: str, prompt: Sequence[int]) -> list[int]:
+        """Ask for a session; return its history."""
+        answer = self.server.complete(prompt, 2, session_id=name)
+        assert answer.status == 200
+        return [*prompt, *answer.data["tokens"]]
+
+
+def prompt(name: str) -> list[int]:
+    """Tokens of a session's own."""
+    return [1000 + 997 * NAMES.index(name) + step for step in range(260)]
+
+
+@pytest.fixture
+def late(artifact: EngineArtifact, real_layout: Layout, tmp_path: Path) -> Iterator[Late]:
+    disk = slow_disk(tmp_path)
+    folder = tmp_path / "states"
+    model = long_model(real_layout, tmp_path / "long.gguf")
+    words = ("-m", str(model), "-t", "1", "-np", str(len(NAMES)), "-c", "65536", "--no-kv-unified")
+    words = (*words, "-lv", "4", "--session-save-path", str(folder), "--session-save-max-mib", "1")
+    with started(artifact.path, *words, home=tmp_path, variables=disk.variables) as server:
+        disk.begin()
+        yield Late(server=server, disk=disk, folder=folder)
+
+
+def test_states_that_found_no_room_are_saved_when_there_is_some(late: Late) -> None:
+    for name in NAMES:
+        late.turn(name, prompt(name))
+    assert late.saved == set()
+    late.disk.end()
+    wait_for(lambda: late.saved == NEWEST)  # and nobody asks for anything
+
+
+def test_what_was_used_last_is_what_stays_at_the_end(late: Late) -> None:
+    for name in NAMES:
+        late.turn(name, prompt(name))
+    late.server.ask_to_end()
+    late.server.wait_for("is saved now")
+    late.disk.end()
+    assert late.server.wait_for_end() == 0
+    assert late.saved == NEWEST
+    assert "what was used after it takes all" in late.server.log
+
+
+def test_a_state_that_is_too_large_does_not_replace_one_that_waits(late: Late) -> None:
+    late.turn("s0", prompt("s0"))  # its state is being written
+    history = late.turn("s1", prompt("s1"))
+    late.server.wait_for("copied the state of slot 1")
+    late.turn("s1", [*history, *range(20_000, 21_000)])
+    late.server.wait_for("larger than --session-save-max-mib")
+    late.disk.end()
+    wait_for(lambda: late.saved == {"s0", "s1"})
