@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -209,3 +209,34 @@ def test_without_memory_to_compute_a_cache_is_as_large_as_before(bench: Bench) -
         device.leave_all()
         assert done.data["tokens"] == server.complete(text, 4, **body).data["tokens"]
         assert server.complete([*large, 5], 2, session_id="large").status == 200
+
+
+def test_an_idle_slot_gives_memory_back_on_a_device_that_is_full(bench: Bench) -> None:
+    """There is no room for a smaller cache beside the larger one, so what is in it goes through the host."""
+    options = (*_SPLIT, "-fa", "on", "--cache-ram", "0")
+    first, second = prompt(1, 900), prompt(2, 100)
+    way = 64 * 1024  # enough to the host, and not for a layer
+
+    def talk(server: Running, then: Callable[[], object] = lambda: None) -> list[list[int]]:
+        begun = server.complete(second, 3, id_slot=1).data["tokens"]
+        server.complete(first, 2, id_slot=0)
+        then()
+        answer = server.complete([*second, *begun, 7], 4, id_slot=1)
+        assert answer.data["timings"]["cache_n"] >= len(second)
+        return [begun, answer.data["tokens"], server.complete(first[:250], 4, id_slot=0).data["tokens"]]
+
+    with bench.start(*options) as stock:
+        expected = talk(stock)
+    device = ScarceDevice(bench.home)
+    lazy = ("--slot-initial-ctx", "256", "--slot-shrink-idle-ms", "1000", "--log-verbosity", "4")
+    with bench.start(*options, *lazy, variables=device.variables, files=(device.library,)) as server:
+
+        def shrink() -> None:
+            held = device.held
+            device.leave(way)
+            server.wait_for(r"slot 0: context memory 1024 -> 256 tokens")
+            assert (
+                held - device.held >= 2 * (1024 - 256) * 1024 - way
+            )  # both slots' parts have the larger's size
+
+        assert talk(server, shrink) == expected

@@ -171,6 +171,22 @@ def test_space_is_capped_and_a_full_disk_is_no_failure(
         wait_for(lambda: not any(path.name.startswith(".tmp-") for path in folder.iterdir()))
 
 
+def test_files_of_a_time_to_come_make_room_as_well(real_layout: Layout, tmp_path: Path, folder: Path) -> None:
+    """The clock was put back, or another machine's was ahead."""
+    words = (*OWN_CACHES, SAVE, str(folder), "--session-save-max-mib", "1")
+    with running(real_layout, tmp_path, *words) as sessions:
+        for name in "abc":
+            sessions.turn(name, sessions.noise(PREFIX))
+        wait_for(lambda: len(saved_files(folder)) == 3)
+        tomorrow = time.time() + 86400
+        for path in saved_files(folder):
+            os.utime(path, (tomorrow, tomorrow))
+        sessions.turn("d", sessions.noise(PREFIX))
+        newest = hashlib.sha256(b"d").hexdigest()
+        wait_for(lambda: any(path.name.startswith(newest) for path in saved_files(folder)))
+        assert len(saved_files(folder)) == 3
+
+
 def go_on(sessions: Sessions, names: list[str]) -> None:
     for name in names:
         sessions.turn(name, sessions.noise(5))
