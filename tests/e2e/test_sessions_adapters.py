@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ci.paths import Layout
+from ci.smoke.model import SMALL_VOCABULARY, make_tiny_model
 from tests.e2e.models import tiny_adapter
 from tests.e2e.session_engine import UNIFIED, Answer, Sessions, running
 
@@ -104,6 +105,26 @@ def test_adapters_of_the_server_count_as_well(sessions: Sessions) -> None:
         sessions.http.post("/lora-adapters", json=scales(1, 1))
     assert answer.session["reused"] == 0
     assert not differs(answer.logprobs, fresh(sessions, sessions.histories["server"][:-2], scales(1)))
+
+
+def test_text_that_is_filled_in_is_computed_with_the_adapters_that_it_asks_for(
+    real_layout: Layout, tmp_path: Path
+) -> None:
+    """No request names a session here: upstream's own choice of a slot overlooks adapters."""
+    vocabulary = real_layout.sources / "llama.cpp" / SMALL_VOCABULARY  # has the marks for it
+    model = make_tiny_model(vocabulary, tmp_path / "model.gguf")
+    path = tiny_adapter(tmp_path / "adapter.gguf", seed=1)
+    body = {"input_prefix": "a b c " * 30, "input_suffix": "d", "temperature": 0, **PROBE}
+    with running(real_layout, tmp_path, *ONE_SLOT, "--lora", str(path), model=model) as sessions:
+
+        def fill_in(**options: Any) -> Answer:
+            return Answer(document=sessions.http.post("/infill", json=body | options).json())
+
+        fill_in(lora=[{"id": 0, "scale": 0.0}])
+        assert fill_in(lora=[{"id": 0, "scale": 0.0}]).document["timings"]["cache_n"] > 50
+        changed = fill_in()
+        assert changed.document["timings"]["cache_n"] == 0
+        assert not differs(changed.logprobs, fill_in(cache_prompt=False).logprobs)
 
 
 def test_an_adapter_that_begins_at_a_word_shares_what_comes_before(

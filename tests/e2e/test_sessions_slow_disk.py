@@ -90,3 +90,26 @@ def test_a_state_that_is_too_large_does_not_replace_one_that_waits(late: Late) -
     late.server.wait_for("larger than --session-save-max-mib")
     late.disk.end()
     wait_for(lambda: late.saved == {"s0", "s1"})
+
+
+def test_a_state_stays_until_the_one_that_follows_it_is_whole(late: Late) -> None:
+    """There is no room for both, and the server may be killed meanwhile."""
+    late.disk.end()
+    history = late.turn("s0", [*prompt("s0"), *prompt("s1")])
+    wait_for(lambda: late.saved == {"s0"})
+    late.disk.begin()
+    late.turn("s0", [*history, *range(20_000, 20_100)])
+    wait_for(lambda: any(path.name.startswith(".tmp-") for path in late.folder.iterdir()))
+    assert late.saved == {"s0"}
+    late.disk.end()
+    wait_for(lambda: len(list(late.folder.iterdir())) == 1 and late.saved == {"s0"})
+
+
+def test_the_same_again_is_a_use(late: Late) -> None:
+    late.disk.end()
+    for count, name in enumerate(("s0", "s1", "s2"), 1):
+        late.turn(name, prompt(name))
+        wait_for(lambda count=count: len(late.saved) == count)  # type: ignore[misc]
+    late.turn("s0", prompt("s0"))
+    late.turn("s3", prompt("s3"))
+    wait_for(lambda: late.saved == {"s0", "s2", "s3"})

@@ -1,0 +1,81 @@
+"""Requests that wait for a slot (patch 0011), and an end that is asked for at a bad moment (patch 0012)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ci.paths import Layout
+from tests.e2e.conftest import EngineArtifact
+from tests.e2e.models import long_model
+from tests.e2e.running import Answer, Running, started
+from tests.e2e.test_lazy_slots import prompt
+from tests.fakes.slow_disk import slow_disk
+
+pytestmark = pytest.mark.engine
+
+_NO_TOKEN = 10**6
+_DEFERRED = "unavailable, defer task|no slot is available, defer task"
+
+
+def _erase(server: Running) -> Answer:
+    return server.ask("/slots/0?action=erase", {})
+
+
+def _refused(server: Running) -> Answer:
+    return server.complete([1, 2, _NO_TOKEN], 1)
+
+
+@pytest.mark.parametrize(("act", "status"), [(_erase, 200), (_refused, 400)], ids=["erase", "refused"])
+def test_what_takes_no_slot_leaves_nobody_waiting(
+    artifact: EngineArtifact,
+    real_layout: Layout,
+    tmp_path: Path,
+    act: Callable[[Running], Answer],
+    status: int,
+) -> None:
+    """One slot, and three that want it: the second uses up the wake-up that the first leaves."""
+    model = long_model(real_layout, tmp_path / "long.gguf")
+    words = (
+        "-m",
+        str(model),
+        "-t",
+        "1",
+        "-np",
+        "1",
+        "-c",
+        "65536",
+        "-lv",
+        "5",
+        "--slot-save-path",
+        str(tmp_path),
+    )
+    with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(3) as pool:
+        first = pool.submit(server.complete, prompt(1, 12_000), 1)
+        server.wait_for("slot launch_slot_: id +0 .*processing task")
+        second = pool.submit(act, server)
+        server.wait_for(_DEFERRED)
+        third = pool.submit(server.complete, prompt(2, 50), 2)
+        server.wait_for(_DEFERRED, count=2)
+        assert (first.result().status, second.result().status) == (200, status)
+        assert len(third.result().data["tokens"]) == 2
+
+
+def test_an_end_is_not_lost_while_the_server_goes_to_sleep(
+    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
+) -> None:
+    """The loop holds a lock then, for as long as a slow disk takes."""
+    disk = slow_disk(tmp_path)
+    model = long_model(real_layout, tmp_path / "long.gguf")
+    words = ("-m", str(model), "-t", "1", "-np", "1", "-c", "8192", "--sleep-idle-seconds", "1")
+    words = (*words, "--session-save-path", str(tmp_path / "states"))
+    with started(artifact.path, *words, home=tmp_path, variables=disk.variables) as server:
+        disk.begin()
+        server.complete(prompt(1, 50), 2, session_id="a")
+        server.wait_for("is saved now")
+        server.ask_to_end()
+        disk.end()
+        assert server.wait_for_end() == 0
