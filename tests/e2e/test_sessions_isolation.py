@@ -102,6 +102,18 @@ def test_what_two_sessions_have_in_common_is_kept_for_each(bench: Bench) -> None
         assert ask(server, [*text, 7, 8], session_id="a").session["reused"] == 601
 
 
+def test_what_was_used_the_longest_time_ago_leaves_memory_first_whoever_has_it(bench: Bench) -> None:
+    """Five states of 400 KiB fit."""
+    with bench.start(1, *_SPLIT, "--cache-ram", "2") as server:
+        for seed in range(3):
+            ask(server, prompt(seed, 400), 1)
+        ask(server, prompt(10, 400), 1, session_id="a")
+        for seed in range(3, 6):
+            ask(server, prompt(seed, 400), 1)
+        assert ask(server, [*prompt(10, 400), 7], session_id="a").session["reused"] == 400
+        assert ask(server, [*prompt(0, 400), 7]).document["timings"]["cache_n"] == 0
+
+
 @pytest.mark.parametrize("name", ["b", None], ids=["named", "unnamed"])
 def test_text_that_waits_to_be_cut_is_copied_to_nobody(
     bench: Bench, real_layout: Layout, name: str | None
