@@ -5,6 +5,7 @@ Prompts are lists of token ids: no template, so a count of tokens can be foretol
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import time
@@ -114,6 +115,18 @@ def running(
 def other_model(layout: Layout, folder: Path) -> Path:
     """A model of the same shape with other weights."""
     return make_tiny_model(layout.sources / "llama.cpp" / VOCABULARY, folder / "other.gguf", seed=7)
+
+
+def digest_of(name: str) -> str:
+    """What stands for the name of a session wherever the engine tells it."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def assert_alike(one: dict[int, float], other: dict[int, float]) -> None:
+    """Two lists of the likeliest tokens come from the same text, whatever it was cut into to compute it."""
+    both = set(one) & set(other)
+    assert len(both) >= 4
+    assert all(abs(one[token] - other[token]) < 0.7 for token in both)
 
 
 def saved_files(folder: Path) -> list[Path]:

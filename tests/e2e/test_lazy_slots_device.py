@@ -235,8 +235,7 @@ def test_an_idle_slot_gives_memory_back_on_a_device_that_is_full(bench: Bench) -
             held = device.held
             device.leave(way)
             server.wait_for(r"slot 0: context memory 1024 -> 256 tokens")
-            assert (
-                held - device.held >= 2 * (1024 - 256) * 1024 - way
-            )  # both slots' parts have the larger's size
+            both_slots = 2 * (1024 - 256) * 1024  # the part of each has the size of the larger
+            assert held - device.held >= both_slots - way
 
         assert talk(server, shrink) == expected

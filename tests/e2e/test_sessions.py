@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 from ci.paths import Layout
 from opencoti.client import Client, Sampling
-from tests.e2e.session_engine import OWN_CACHES, UNIFIED, Sessions, running
+from tests.e2e.session_engine import OWN_CACHES, UNIFIED, Sessions, digest_of, running
 
 pytestmark = pytest.mark.engine
 
@@ -160,7 +159,7 @@ def test_two_names_in_one_request_are_refused(shared: Sessions) -> None:
 def test_list_shows_digests_and_delete_forgets(shared: Sessions) -> None:
     prompt = shared.noise(200)
     shared.ask(prompt, "secret-name")
-    digest = hashlib.sha256(b"secret-name").hexdigest()
+    digest = digest_of("secret-name")
     listed = shared.http.get("/sessions").text
     assert digest in listed
     assert "secret-name" not in listed
@@ -197,5 +196,5 @@ def test_client_names_its_sessions(shared: Sessions) -> None:
         with client.session(is_isolated=True, session_id="client-2") as alone:
             alone.send("hello", short)
         known = {item["digest"] for item in shared.listed()}
-    assert hashlib.sha256(b"client-1").hexdigest() in known
-    assert hashlib.sha256(b"client-2").hexdigest() not in known
+    assert digest_of("client-1") in known
+    assert digest_of("client-2") not in known

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from tests.e2e.session_engine import (
     UNIFIED,
     Conversations,
     Sessions,
+    digest_of,
     running,
     saved_files,
     wait_for,
@@ -56,7 +56,7 @@ def act(sessions: Conversations, slot: int, action: str, **body: str) -> dict[st
 
 
 def listed(sessions: Conversations, name: str) -> dict[str, Any]:
-    digest = hashlib.sha256(name.encode()).hexdigest()
+    digest = digest_of(name)
     return next(item for item in sessions.listed() if item["digest"] == digest)
 
 
@@ -199,7 +199,7 @@ def test_no_log_has_the_name_of_a_session(
         assert http.delete(f"/sessions/{NAME}").status_code == 200
         assert http.delete(f"/sessions/{NAME}").status_code == 404
         log = server.log
-    digest = hashlib.sha256(NAME.encode()).hexdigest()[:12]
+    digest = digest_of(NAME)[:12]
     assert "http: streamed chunk: data: " in log, "the log has everything else"
     assert f'"session_id":"(session {digest})"' in log, "requests that are converted"
     assert log.count(f'"id":"(session {digest})"') == len(BODIES), "the end of each stream"
@@ -228,4 +228,4 @@ def test_a_router_refuses_sessions_of_models_that_it_does_not_know(
         assert router.ask("/sessions?model=tiny").data["sessions"] == []
         assert router.ask("/models/unload", {"model": "tiny"}).status == 200
         assert NAME not in router.log
-        assert hashlib.sha256(NAME.encode()).hexdigest()[:12] in router.log
+        assert digest_of(NAME)[:12] in router.log

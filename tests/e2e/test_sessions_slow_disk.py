@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ from ci.paths import Layout
 from tests.e2e.conftest import EngineArtifact
 from tests.e2e.models import long_model
 from tests.e2e.running import Running, started
-from tests.e2e.session_engine import saved_files, wait_for
-from tests.fakes.slow_disk import SlowDisk, slow_disk
+from tests.e2e.session_engine import digest_of, saved_files, wait_for
+from tests.fakes.preload import Fault
+from tests.fakes.slow_disk import slow_disk
 
 pytestmark = pytest.mark.engine
 
@@ -29,14 +29,14 @@ class Late:
     """A server, and a disk that can be held up."""
 
     server: Running
-    disk: SlowDisk
+    disk: Fault
     folder: Path
 
     @property
     def saved(self) -> set[str]:
         """Sessions with a file."""
         found = {path.name.split("-")[0] for path in saved_files(self.folder)}
-        return {name for name in NAMES if hashlib.sha256(name.encode()).hexdigest() in found}
+        return {name for name in NAMES if digest_of(name) in found}
 
     def turn(self, name: str, prompt: Sequence[int]) -> list[int]:
         """Ask for a session; return its history."""

@@ -6,11 +6,10 @@ one ends processes then, and rarely the one under test. Loaded before the C libr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fakes.preload import make_library
+from tests.fakes.preload import Fault, make_fault
 
 _SOURCE: Final = """
 #define _GNU_SOURCE
@@ -31,28 +30,6 @@ int madvise(void * begin, size_t size, int advice) {
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScarceMemory:
-    """The library, and the file that makes memory scarce while it exists."""
-
-    library: Path
-    file: Path
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What a process gets in its environment."""
-        return {"LD_PRELOAD": str(self.library), "SCARCE_MEMORY": str(self.file)}
-
-    def begin(self) -> None:
-        """From now on, there is none."""
-        self.file.touch()
-
-    def end(self) -> None:
-        """From now on, there is as much as the machine has."""
-        self.file.unlink()
-
-
-def scarce_memory(folder: Path) -> ScarceMemory:
+def scarce_memory(folder: Path) -> Fault:
     """Make the library."""
-    library = make_library(_SOURCE, folder / "scarce-memory.so")
-    return ScarceMemory(library=library, file=folder / "memory-is-scarce")
+    return make_fault(_SOURCE, "SCARCE_MEMORY", folder)

@@ -6,11 +6,10 @@ library (`LD_PRELOAD`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fakes.preload import make_library
+from tests.fakes.preload import Fault, make_fault
 
 _SOURCE: Final = """
 #define _GNU_SOURCE
@@ -28,28 +27,6 @@ int fsync(int file) {
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlowDisk:
-    """The library, and the file that holds everything up while it exists."""
-
-    library: Path
-    file: Path
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What a process gets in its environment."""
-        return {"LD_PRELOAD": str(self.library), "SLOW_DISK": str(self.file)}
-
-    def begin(self) -> None:
-        """From now on, nothing gets whole."""
-        self.file.touch()
-
-    def end(self) -> None:
-        """From now on, it is as fast as the machine's."""
-        self.file.unlink()
-
-
-def slow_disk(folder: Path) -> SlowDisk:
+def slow_disk(folder: Path) -> Fault:
     """Make the library."""
-    library = make_library(_SOURCE, folder / "slow-disk.so")
-    return SlowDisk(library=library, file=folder / "disk-is-slow")
+    return make_fault(_SOURCE, "SLOW_DISK", folder)
