@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from tests.e2e.conftest import EngineArtifact
 from tests.e2e.models import long_model
 from tests.e2e.running import Running, started
 from tests.e2e.session_engine import digest_of, saved_files, wait_for
+from tests.e2e.test_lazy_slots import prompt as long_prompt
 from tests.fakes.preload import Fault
 from tests.fakes.slow_disk import slow_disk
 
@@ -88,6 +90,7 @@ def test_a_state_that_is_too_large_does_not_replace_one_that_waits(late: Late) -
     late.server.wait_for("copied the state of slot 1")
     late.turn("s1", [*history, *range(20_000, 21_000)])
     late.server.wait_for("larger than --session-save-max-mib")
+    assert late.server.log.count("copied the state of slot 1") == 1  # not once more, to find that out
     late.disk.end()
     wait_for(lambda: late.saved == {"s0", "s1"})
 
@@ -113,3 +116,35 @@ def test_the_same_again_is_a_use(late: Late) -> None:
     late.turn("s0", prompt("s0"))
     late.turn("s3", prompt("s3"))
     wait_for(lambda: late.saved == {"s0", "s2", "s3"})
+
+
+def test_a_state_that_leaves_its_slot_is_read_once(
+    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
+) -> None:
+    """For memory and for the disk. The server had no quiet moment to save it before."""
+    folder = tmp_path / "states"
+    model = long_model(real_layout, tmp_path / "long.gguf")
+    words = (
+        "-m",
+        str(model),
+        "-t",
+        "1",
+        "-np",
+        "1",
+        "-c",
+        "65536",
+        "-lv",
+        "5",
+        "--session-save-path",
+        str(folder),
+    )
+    with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(server.complete, long_prompt(1, 6_000), 1, session_id="s0")
+        server.wait_for("slot launch_slot_: id +0 .*processing task")
+        second = pool.submit(server.complete, long_prompt(2, 50), 1, session_id="s1")
+        server.wait_for("defer task")
+        assert (first.result().status, second.result().status) == (200, 200)
+        server.ask_to_end()
+        assert server.wait_for_end() == 0
+        assert server.log.count("copied the state of slot 0") == 2  # one each
+    assert len(saved_files(folder)) == 2

@@ -1,4 +1,4 @@
-"""Requests that wait for a slot (patch 0011), and an end that is asked for at a bad moment (patch 0012)."""
+"""Requests that wait for a slot (patch 0011)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.e2e.conftest import EngineArtifact
 from tests.e2e.models import long_model
 from tests.e2e.running import Answer, Running, started
 from tests.e2e.test_lazy_slots import prompt
-from tests.fakes.slow_disk import slow_disk
 
 pytestmark = pytest.mark.engine
 
@@ -62,20 +61,3 @@ def test_what_takes_no_slot_leaves_nobody_waiting(
         server.wait_for(_DEFERRED, count=2)
         assert (first.result().status, second.result().status) == (200, status)
         assert len(third.result().data["tokens"]) == 2
-
-
-def test_an_end_is_not_lost_while_the_server_goes_to_sleep(
-    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
-) -> None:
-    """The loop holds a lock then, for as long as a slow disk takes."""
-    disk = slow_disk(tmp_path)
-    model = long_model(real_layout, tmp_path / "long.gguf")
-    words = ("-m", str(model), "-t", "1", "-np", "1", "-c", "8192", "--sleep-idle-seconds", "1")
-    words = (*words, "--session-save-path", str(tmp_path / "states"))
-    with started(artifact.path, *words, home=tmp_path, variables=disk.variables) as server:
-        disk.begin()
-        server.complete(prompt(1, 50), 2, session_id="a")
-        server.wait_for("is saved now")
-        server.ask_to_end()
-        disk.end()
-        assert server.wait_for_end() == 0
