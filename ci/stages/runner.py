@@ -16,9 +16,9 @@ from ci.stages.cache import CachedStage, StageCache
 from ci.stages.folder import prepare_folder, stage_fingerprint
 from ci.stages.model import Stage
 from ci.stages.outputs import collect_outputs
-from ci.toolchains.expiry import mark_used, remove_unused
+from ci.stages.toolcache import tool_cache
 from opencoti.console import Console
-from opencoti.errors import ConfigError, StorageError, storage_error
+from opencoti.errors import ConfigError, StorageError
 
 _MIN_FREE_BYTES: Final = 2 << 30
 
@@ -138,23 +138,23 @@ class _Build:
         """Build; with a cache incrementally and stored there, without from scratch."""
         started = time.monotonic()
         self._prepare(is_fresh=cache is None)
-        tool_cache = self._tool_cache(is_private=cache is None)
         self._console.info(
             f"stage {self._stage.name}: engine {self._engine.name}, {self._prepared.description}, jobs {jobs}"
         )
-        try:
+        with tool_cache(
+            shared=self._shared_tools() if cache else None,
+            private=self._out.with_name(f"{self._stage.place}.tool-cache"),
+            console=self._console,
+        ) as tools:
             self._engine.run(
                 self._stage,
                 source=self._source,
                 out=self._out,
-                tool_cache=tool_cache,
+                tool_cache=tools,
                 jobs=jobs,
                 log=self._log,
                 console=self._console,
             )
-        finally:
-            if cache is None:
-                shutil.rmtree(tool_cache, ignore_errors=True)
         if accept is not None:
             accept(self._out, self._log)
         return self._finish(time.monotonic() - started, cache)
@@ -164,26 +164,8 @@ class _Build:
         prepare_folder(self._out, fingerprint, self._console, is_fresh=is_fresh)
         require_free_space(self._out, _MIN_FREE_BYTES)
 
-    def _tool_cache(self, *, is_private: bool) -> Path:
-        if is_private:
-            folder = self._out.with_name(f"{self._stage.place}.tool-cache")
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            folder = self._layout.cache / "tool-cache" / f"{self._engine.name}-{self._prepared.id[:16]}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / ".writable").touch()
-            if not is_private:
-                mark_used(folder)
-                remove_unused(folder.parent)
-        except OSError as exc:
-            if is_private:
-                raise storage_error(exc, f"cannot make {folder}") from exc
-            self._console.warn(
-                f"the compiler cache {folder} cannot be written ({exc.strerror}): this build goes without"
-            )
-            return self._tool_cache(is_private=True)
-        return folder
+    def _shared_tools(self) -> Path:
+        return self._layout.cache / "tool-cache" / f"{self._engine.name}-{self._prepared.id[:16]}"
 
     def _finish(self, duration_s: float, cache: StageCache | None) -> StageResult:
         files = collect_outputs(self._stage, self._out)
