@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ci.context import Context
 from ci.paths import Layout
@@ -21,6 +22,12 @@ HARDWARE = ("this processor has no SHA instructions",)
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI") == "true"
+
+# A busy machine is no finding. Where CI is set, Hypothesis has a profile of its own, which this goes on from.
+settings.register_profile(
+    "opencoti", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("opencoti")
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opencoti.errors import NetworkError, VerificationError
@@ -162,7 +162,7 @@ FAULTS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(st.lists(FAULTS, max_size=4), st.booleans(), st.sampled_from([1, 3]))
 def test_any_faults_end_in_the_right_file_or_in_none(
     script: list[Fault], has_table: bool, connections: int

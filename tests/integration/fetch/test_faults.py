@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opencoti.errors import ConfigError, NetworkError, OpencotiError, StorageError, VerificationError
@@ -306,7 +306,7 @@ FAULTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.lists(st.lists(FAULTS, max_size=5), min_size=1, max_size=3))
 def test_any_faults_end_in_the_right_file_or_in_none_and_the_next_run_goes_on(
     runs: list[list[Fault]],

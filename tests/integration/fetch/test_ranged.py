@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opencoti.errors import NetworkError, OpencotiError, StorageError, VerificationError
@@ -279,7 +279,7 @@ def test_empty_file(bench: Bench) -> None:
         assert bench.fetch(server).size == 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(FAULTS, max_size=5), min_size=1, max_size=3),
     st.sampled_from([table_of(CONTENT), table_of(OLD), table_of(CONTENT[:-5]), table_of(CONTENT + OLD)]),

@@ -115,7 +115,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(sorted(index_dict())), values)
 def test_any_value_in_any_field_raises_known_errors_only(field: str, value: object) -> None:
     index = result_or_known_error(lambda: load_index(setting(field, value)), *KNOWN)
@@ -123,7 +123,7 @@ def test_any_value_in_any_field_raises_known_errors_only(field: str, value: obje
         assert load_index(dump_index(index)) == index
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2000), st.integers(0, 60), st.binary(max_size=20))
 def test_damaged_indexes_raise_known_errors_only(at: int, gone: int, new: bytes) -> None:
     data = index_bytes()

@@ -205,7 +205,7 @@ def test_files_that_are_no_public_key_are_refused(data: bytes) -> None:
     assert caught.value.exit_code == 3
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.integers(0, len(SIGNATURE)), st.integers(0, 80), st.binary(max_size=40))
 def test_damaged_files_raise_known_errors_only(at: int, gone: int, new: bytes) -> None:
     for data in (SIGNATURE[:at] + new + SIGNATURE[at + gone :], new, new + SIGNATURE):
@@ -214,7 +214,7 @@ def test_damaged_files_raise_known_errors_only(at: int, gone: int, new: bytes) -
             result_or_known_error(partial(parse, data, "sample"), *known)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=60))
 def test_any_comment_is_signed_text_or_refused(text: str) -> None:
     data = SIGNATURE.decode().replace("a=b", text).encode("utf-8", "surrogatepass")

@@ -263,7 +263,7 @@ def test_a_development_build_is_verified_only_with_its_own_key() -> None:
     assert index(signed_index(key), root=told).index.sequence == 5
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=60), st.binary(max_size=200), st.text(max_size=80))
 def test_any_bytes_raise_known_errors_only(data: bytes, signature: bytes, comment: str) -> None:
     pairs = [(data, signature), (INDEX, signature)]

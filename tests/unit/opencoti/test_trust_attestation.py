@@ -146,7 +146,7 @@ def test_bundle_of_any_size_is_bounded(root: Path) -> None:
     assert "more than" in refused(b" " * (attestation.MAX_BUNDLE_BYTES + 1), root)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60), st.integers(0, len(GOOD) - 1), st.integers(0, 40))
 def test_damaged_bundles_raise_known_errors_only(root: Path, data: bytes, at: int, cut: int) -> None:
     damaged = GOOD[:at] + data + GOOD[at + cut :]

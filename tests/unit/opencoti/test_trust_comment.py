@@ -80,7 +80,7 @@ def test_other_spellings_are_refused(text: str, why: str) -> None:
     assert why in caught.value.why
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.integers(0, len(FULL)), st.integers(0, 30), st.text(max_size=12))
 def test_damaged_comments_are_refused_or_keep_one_spelling(at: int, gone: int, new: str) -> None:
     text = FULL[:at] + new + FULL[at + gone :]

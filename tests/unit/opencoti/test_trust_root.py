@@ -81,7 +81,7 @@ def test_one_key_under_two_ids_is_refused() -> None:
         load_root(changed(rootKeys=[A.public.text, twin.text]), "x")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 600), st.integers(0, 60), st.binary(max_size=20))
 def test_damaged_roots_raise_known_errors_only(at: int, gone: int, new: bytes) -> None:
     data = changed()

@@ -154,7 +154,7 @@ def test_a_damaged_memory_is_an_error_and_no_fresh_start(document: object, tmp_p
     assert json.loads((tmp_path / state.SEEN_NAME).read_text()) == document
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 300), st.integers(0, 40), st.binary(max_size=20))
 def test_damaged_files_raise_known_errors_only(at: int, gone: int, new: bytes) -> None:
     data = state.render_state(remembered(seen(NEW, 5)))

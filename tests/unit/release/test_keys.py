@@ -107,7 +107,7 @@ def test_a_key_cannot_ask_for_endless_work() -> None:
     assert "more work" in caught.value.why
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 270), st.integers(0, 40), st.binary(max_size=20))
 def test_damaged_files_raise_known_errors_only(at: int, gone: int, new: bytes) -> None:
     data = KEY.render(None)

@@ -66,7 +66,7 @@ def test_other_forms_are_refused(data: bytes) -> None:
     assert caught.value.error_id == "sums-malformed"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, len(GOOD)), st.integers(0, 20), st.binary(max_size=12))
 def test_damaged_lists_are_refused_or_keep_one_form(at: int, gone: int, new: bytes) -> None:
     data = GOOD[:at] + new + GOOD[at + gone :]

@@ -53,7 +53,7 @@ def feed(sink: Sink, data: bytes, sizes: list[int]) -> None:
     sink.flush()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.sampled_from([1, 100, 65_535, 65_536, 65_537, 200_000, 262_144, 700_000, 1 << 20])),
     st.integers(0, 20),

@@ -173,7 +173,7 @@ _METADATA = st.dictionaries(
     ),
     max_size=12,
 )
-_FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_FUZZ = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @_FUZZ
