@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import threading
 import urllib.error
@@ -123,6 +124,11 @@ class Running:
         body = {"prompt": list(prompt), "n_predict": count, "temperature": 0, "return_tokens": True}
         return self.ask("/completion", body | more)
 
+    def slots(self, query: str = "") -> list[dict[str, Any]]:
+        """Ask what its slots do; a router, those of a model."""
+        with urllib.request.urlopen(self.url + "/slots" + query, timeout=_REQUEST_S) as answer:
+            return list(json.load(answer))
+
     @property
     def largest_block_mib(self) -> float:
         """What is backed of the largest stretch of anonymous memory: a KV cache of many tokens."""
@@ -138,6 +144,15 @@ class Running:
                 blocks[-1].kib += int(line.split()[1])
         anonymous = [block for block in blocks if not block.is_file]
         return max(anonymous, key=lambda block: block.end - block.start).kib / 1024
+
+    def limit_memory(self, extra_mib: float | None) -> None:
+        """Let it map so much more than now; None: as much as it likes."""
+        if extra_mib is None:
+            limit = resource.RLIM_INFINITY
+        else:
+            pages = int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + int(extra_mib * 2**20)
+        resource.prlimit(self._child.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
     @property
     def mapped_files(self) -> list[str]:

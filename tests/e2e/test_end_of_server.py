@@ -17,6 +17,7 @@ from ci.paths import Layout
 from tests.e2e.conftest import EngineArtifact
 from tests.e2e.models import long_model
 from tests.e2e.running import Running, spawned, started
+from tests.e2e.session_engine import wait_for
 from tests.e2e.test_lazy_slots import prompt
 from tests.fakes.preload import make_library
 from tests.fakes.slow_disk import slow_disk
@@ -50,11 +51,11 @@ def _words(layout: Layout, folder: Path, *more: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _begun(server: Running, body: bytes) -> Iterator[http.client.HTTPConnection]:
+def _begun(server: Running, body: bytes, path: str = "/completion") -> Iterator[http.client.HTTPConnection]:
     """Have the server wait for the body of a request: it said that it has read the head."""
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(server.url).netloc, timeout=60)
     try:
-        connection.putrequest("POST", "/completion")
+        connection.putrequest("POST", path)
         connection.putheader("Content-Type", "application/json")
         connection.putheader("Content-Length", str(len(body)))
         connection.putheader("Expect", "100-continue")
@@ -106,22 +107,58 @@ def test_a_stream_does_not_look_whole(artifact: EngineArtifact, real_layout: Lay
 
 
 @pytest.mark.parametrize("sleeps", [False, True], ids=["awake", "asleep"])
+@pytest.mark.parametrize(
+    ("path", "request_body"),
+    [
+        ("/completion", {"prompt": [1, 2, 3], "n_predict": 1}),
+        ("/completion", {"prompt": "a text", "n_predict": 1}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a text"}]}),
+        ("/tokenize", {"content": "a text"}),
+    ],
+    ids=["tokens", "text", "chat", "tokenize"],
+)
 def test_a_request_that_comes_too_late_is_told(
-    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path, sleeps: bool
+    artifact: EngineArtifact,
+    real_layout: Layout,
+    tmp_path: Path,
+    sleeps: bool,
+    path: str,
+    request_body: dict[str, object],
 ) -> None:
-    """Its body arrives when the loop has ended, which had to be woken for it if it slept."""
-    body = json.dumps({"prompt": [1, 2, 3], "n_predict": 1}).encode()
+    """Its body arrives when the loop has ended. Asleep, the server has no model that could read its text."""
+    body = json.dumps(request_body).encode()
     words = _words(real_layout, tmp_path, *(("--sleep-idle-seconds", "1") if sleeps else ()))
     with started(artifact.path, *words, home=tmp_path) as server:
         if sleeps:
             server.wait_for("entering sleeping state")
-        with _begun(server, body) as connection:
+        with _begun(server, body, path) as connection:
             server.ask_to_end()
             server.wait_for("cleaning up before exit")
             connection.send(body)
             with connection.getresponse() as answer:
-                assert (answer.status, _TOLD in answer.read().decode()) == (503, True)
+                text = answer.read().decode()
         assert server.wait_for_end() == 0
+    if path == "/tokenize" and not sleeps:
+        assert answer.status == 200  # that takes no loop
+    else:
+        assert (answer.status, _TOLD in text) == (503, True)
+
+
+def test_a_router_ends_with_its_children(
+    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
+) -> None:
+    """They answer those who wait, and it passes that on."""
+    models = tmp_path / "models"
+    models.mkdir()
+    long_model(real_layout, models / "long.gguf")
+    words = ("--models-dir", str(models), "-t", "1", "-np", "1", "-c", "65536")
+    with started(artifact.path, *words, home=tmp_path) as router, ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(router.complete, prompt(1, 60_000), 1, model="long")
+        wait_for(lambda: router.slots("?model=long")[0]["is_processing"])
+        router.ask_to_end()
+        answer = waits.result()
+        assert (answer.status, _TOLD in answer.data["error"]["message"]) == (503, True)
+        assert router.wait_for_end() == 0
 
 
 def test_an_end_before_the_loop_begins(artifact: EngineArtifact, real_layout: Layout, tmp_path: Path) -> None:

@@ -139,3 +139,20 @@ def test_text_that_waits_to_be_cut_is_copied_to_nobody(
         server.ask("/sessions/a", method="DELETE")
         probe = ask(server, [*shared, *private, 7], 1, **named)
         assert probe.document["timings"]["cache_n"] <= 300
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--cache-ram", "0", "--session-save-path", "states")], ids=["memory", "disk"]
+)
+def test_what_a_session_has_is_found_where_its_slot_has_the_like_of_another(
+    bench: Bench, words: tuple[str, ...]
+) -> None:
+    """The other's text, which begins the same, is not for it. That is no reason to leave its own alone."""
+    given = tuple(str(bench.home / word) if word == "states" else word for word in words)
+    common = prompt(1, 600)
+    with bench.start(1, "-c", "8192", *_SHARE_NOTHING, *given) as server:
+        first = ask(server, common, session_id="a")
+        ask(server, [*common, *prompt(2, 20)], session_id="b")
+        again = ask(server, [*common, *first.tokens, 7], session_id="a")
+        assert again.session["restored_from"] == ("disk" if words else "memory")
+        assert again.computed <= 2

@@ -148,3 +148,72 @@ def test_a_state_that_leaves_its_slot_is_read_once(
         assert server.wait_for_end() == 0
         assert server.log.count("copied the state of slot 0") == 2  # one each
     assert len(saved_files(folder)) == 2
+
+
+def test_a_state_that_waits_for_the_disk_is_found(
+    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
+) -> None:
+    """It is nowhere else: there is no prompt cache, and its slot went to others."""
+    disk = slow_disk(tmp_path)
+    model = long_model(real_layout, tmp_path / "long.gguf")
+    words = ("-m", str(model), "-t", "1", "-np", "1", "-c", "8192", "--cache-ram", "0")
+    words = (*words, "--session-save-path", str(tmp_path / "states"))
+    with started(artifact.path, *words, home=tmp_path, variables=disk.variables) as server:
+        disk.begin()
+        histories = {}
+        for name in ("s0", "s1", "s2"):  # one is being written, one waits, one is in the slot
+            answer = server.complete(prompt(name), 2, session_id=name)
+            histories[name] = [*prompt(name), *answer.data["tokens"]]
+        listed = {item["digest"]: item["on_disk"] for item in server.ask("/sessions").data["sessions"]}
+        assert listed[digest_of("s0")]
+        assert listed[digest_of("s1")]
+        for name in ("s0", "s1"):
+            session = server.complete([*histories[name], 7], 1, session_id=name).data["session"]
+            assert (session["restored_from"], session["reprocessed"]) == ("disk", 2)
+        disk.end()
+
+
+def test_there_may_be_no_memory_for_a_state_on_its_way_to_the_disk(
+    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
+) -> None:
+    """It stays in the prompt cache, and is saved at the end."""
+    folder = tmp_path / "states"
+    model = long_model(real_layout, tmp_path / "long.gguf")
+    words = ("-m", str(model), "-t", "1", "-np", "1", "-c", "32768", "--session-save-path", str(folder))
+    with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(2) as pool:
+        server.complete(prompt("s2"), 1)
+        first = pool.submit(server.complete, long_prompt(1, 16_000), 1, session_id="s0")
+        wait_for(lambda: server.slots()[0]["is_processing"])
+        second = pool.submit(server.complete, prompt("s1"), 1, session_id="s1")
+        # Of 16 MiB, once.
+        server.limit_memory(extra_mib=24)
+        assert (first.result().status, second.result().status) == (200, 200)
+        server.wait_for("no memory to save")
+        server.limit_memory(None)
+        server.ask_to_end()
+        assert server.wait_for_end() == 0
+    assert len(saved_files(folder)) == 2
+
+
+def test_the_beginning_of_what_is_saved_takes_no_room(
+    artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
+) -> None:
+    """A copy that was taken of it earlier, beside a long prompt, would push out what another session has."""
+    folder = tmp_path / "states"
+    model = long_model(real_layout, tmp_path / "long.gguf")
+    words = ("-m", str(model), "-t", "1", "-np", "3", "-c", "30000", "--no-kv-unified")
+    words = (*words, "--session-save-path", str(folder), "--session-save-max-mib", "3")
+    with started(artifact.path, *words, home=tmp_path) as server:
+        server.complete(long_prompt(1, 700), 2, session_id="s0")
+        answer = server.complete(long_prompt(2, 1_000), 2, session_id="s1")
+        wait_for(lambda: len(saved_files(folder)) == 2)
+        server.complete(long_prompt(3, 6_000), 1)
+        history = [*long_prompt(2, 1_000), *answer.data["tokens"]]
+        assert all(item["in_memory"] for item in server.ask("/sessions").data["sessions"])
+        shorter = saved_files(folder)
+        server.complete([*history, *long_prompt(4, 500)], 2, session_id="s1")
+        wait_for(lambda: len(saved_files(folder)) == 2 and saved_files(folder) != shorter)
+        server.ask_to_end()
+        assert server.wait_for_end() == 0
+    assert {path.name.split("-")[0] for path in saved_files(folder)} == {digest_of("s0"), digest_of("s1")}
+    assert len(saved_files(folder)) == 2
