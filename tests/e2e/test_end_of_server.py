@@ -147,17 +147,24 @@ def test_a_request_that_comes_too_late_is_told(
 def test_a_router_ends_with_its_children(
     artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
 ) -> None:
-    """They answer those who wait, and it passes that on."""
+    """They answer those who wait, and it passes that on. It starts none for those who come meanwhile."""
     models = tmp_path / "models"
     models.mkdir()
     long_model(real_layout, models / "long.gguf")
     words = ("--models-dir", str(models), "-t", "1", "-np", "1", "-c", "65536")
+    body = json.dumps({"prompt": [1, 2, 3], "n_predict": 1, "model": "long"}).encode()
     with started(artifact.path, *words, home=tmp_path) as router, ThreadPoolExecutor(1) as pool:
         waits = pool.submit(router.complete, prompt(1, 60_000), 1, model="long")
         wait_for(lambda: router.slots("?model=long")[0]["is_processing"])
-        router.ask_to_end()
+        with _begun(router, body) as late:
+            router.ask_to_end()
+            router.wait_for("stopping model instance")
+            late.send(body)
+            with late.getresponse() as refusal:
+                text = refusal.read().decode()
         answer = waits.result()
         assert (answer.status, _TOLD in answer.data["error"]["message"]) == (503, True)
+        assert (refusal.status, _TOLD in text) == (503, True)
         assert router.wait_for_end() == 0
 
 
