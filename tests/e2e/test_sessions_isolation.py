@@ -156,3 +156,12 @@ def test_what_a_session_has_is_found_where_its_slot_has_the_like_of_another(
         again = ask(server, [*common, *first.tokens, 7], session_id="a")
         assert again.session["restored_from"] == ("disk" if words else "memory")
         assert again.computed <= 2
+
+
+def test_what_is_nobodys_is_kept_where_a_session_may_not_have_it(bench: Bench) -> None:
+    """Also if the session's prompt goes on with exactly that."""
+    text = prompt(1, 600)
+    with bench.start(1, "-c", "8192", *_SHARE_NOTHING) as server:
+        ask(server, text, 1)
+        assert ask(server, [*text, 7], 1, session_id="a").session["reused"] == 0
+        assert ask(server, [*text, 8, 9], 1).computed <= 2
