@@ -39,6 +39,7 @@ _READY_S: Final = 900.0
 _STOP_S: Final = 60.0
 _ANSWER_S: Final = 3600.0
 _BUSY_S: Final = 60.0
+_POLL_S: Final = 0.05
 _SAVE_OPTION: Final = "--session-save-path"
 _LAZY_OPTIONS: Final = ("--slot-initial-ctx", "--slot-shrink-idle-ms")
 
@@ -163,10 +164,12 @@ class Running:
     def reading(self, messages: Sequence[Message], *, tokens: int) -> Iterator[bool]:
         """Have a slot read a prompt while the block runs, and give it up then.
 
-        Yields whether at least `tokens` of it had been read and it was not over.
+        Yields whether at least `tokens` of it had been read and it was not over. A server notices after a
+        second that nobody waits any more; that is waited for, else what is measured next would share with it.
 
         Raises:
-            BuildError: `perf-never-busy`, so much was not read in a minute.
+            BuildError: `perf-never-busy`, so much was not read in a minute; `perf-never-idle`, it went on
+                for longer after it was given up.
         """
         connection = HTTPConnection("127.0.0.1", self.server.port, timeout=_BUSY_S)
         body = json.dumps({"messages": list(messages), "max_tokens": 1, "temperature": 0})
@@ -177,6 +180,16 @@ class Running:
             yield self._wait_read(tokens, connection.sock)
         finally:
             connection.close()
+        self._wait_idle()
+
+    def _wait_idle(self) -> None:
+        end = time.monotonic() + _BUSY_S
+        while any(slot["is_processing"] for slot in self._client.get("/slots", timeout_s=60)):
+            if time.monotonic() > end:
+                raise BuildError(
+                    "perf-never-idle", f"the {self.side.name} server goes on with what nobody waits for"
+                )
+            time.sleep(_POLL_S)
 
     def _wait_read(self, tokens: int, answer: socket) -> bool:
         end = time.monotonic() + _BUSY_S

@@ -46,16 +46,20 @@ class _Handler(BaseHTTPRequestHandler):
     saved: ClassVar[Path | None] = None
     known: ClassVar[dict[str, list[str]]] = {}
     lock: ClassVar[threading.Lock] = threading.Lock()
+    is_busy: ClassVar[bool] = False
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if self.path == "/slots":
+            # Busy, and idle when asked again: the prompt was given up meanwhile.
+            _Handler.is_busy = not self.is_busy
         commit = "1" * 40 if self.kind == "other-pin" else COMMIT
         answers: dict[str, Any] = {
             "/health": {"status": "ok"},
             "/props": {
                 "opencoti": {"upstream_commit": commit, "patch_set": self.kind, "version_string": "x1"}
             },
-            "/slots": [{"is_processing": True, "n_prompt_tokens_processed": 1_000_000}],
+            "/slots": [{"is_processing": self.is_busy, "n_prompt_tokens_processed": 1_000_000}],
         }
         self._send(answers[self.path])
 
