@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import threading
 import urllib.error
@@ -144,15 +143,6 @@ class Running:
                 blocks[-1].kib += int(line.split()[1])
         anonymous = [block for block in blocks if not block.is_file]
         return max(anonymous, key=lambda block: block.end - block.start).kib / 1024
-
-    def limit_memory(self, extra_mib: float | None) -> None:
-        """Let it map so much more than now; None: as much as it likes."""
-        if extra_mib is None:
-            limit = resource.RLIM_INFINITY
-        else:
-            pages = int(Path(f"/proc/{self._child.pid}/statm").read_text().split()[0])
-            limit = pages * resource.getpagesize() + int(extra_mib * 2**20)
-        resource.prlimit(self._child.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
     @property
     def mapped_files(self) -> list[str]:

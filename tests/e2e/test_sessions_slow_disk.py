@@ -17,6 +17,7 @@ from tests.e2e.running import Running, started
 from tests.e2e.session_engine import digest_of, saved_files, wait_for
 from tests.e2e.test_lazy_slots import prompt as long_prompt
 from tests.fakes.preload import Fault
+from tests.fakes.scarce_memory import scarce_memory
 from tests.fakes.slow_disk import slow_disk
 
 pytestmark = pytest.mark.engine
@@ -176,20 +177,22 @@ def test_a_state_that_waits_for_the_disk_is_found(
 def test_there_may_be_no_memory_for_a_state_on_its_way_to_the_disk(
     artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
 ) -> None:
-    """It stays in the prompt cache, and is saved at the end."""
+    """It stays in the prompt cache, which took the last large block, and is saved at the end."""
+    memory = scarce_memory(tmp_path)
     folder = tmp_path / "states"
     model = long_model(real_layout, tmp_path / "long.gguf")
     words = ("-m", str(model), "-t", "1", "-np", "1", "-c", "32768", "--session-save-path", str(folder))
-    with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(2) as pool:
-        server.complete(prompt("s2"), 1)
-        first = pool.submit(server.complete, long_prompt(1, 16_000), 1, session_id="s0")
+    with (
+        started(artifact.path, *words, home=tmp_path, variables=memory.variables) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = pool.submit(server.complete, long_prompt(1, 16_000), 1, session_id="s0")  # a state of 16 MiB
         wait_for(lambda: server.slots()[0]["is_processing"])
+        memory.begin()
         second = pool.submit(server.complete, prompt("s1"), 1, session_id="s1")
-        # Of 16 MiB, once.
-        server.limit_memory(extra_mib=24)
         assert (first.result().status, second.result().status) == (200, 200)
         server.wait_for("no memory to save")
-        server.limit_memory(None)
+        memory.end()
         server.ask_to_end()
         assert server.wait_for_end() == 0
     assert len(saved_files(folder)) == 2
