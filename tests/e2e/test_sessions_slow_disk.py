@@ -16,8 +16,8 @@ from tests.e2e.models import long_model
 from tests.e2e.running import Running, started
 from tests.e2e.session_engine import digest_of, saved_files, wait_for
 from tests.e2e.test_lazy_slots import prompt as long_prompt
+from tests.fakes.last_block import last_block
 from tests.fakes.preload import Fault
-from tests.fakes.scarce_memory import scarce_memory
 from tests.fakes.slow_disk import slow_disk
 
 pytestmark = pytest.mark.engine
@@ -178,7 +178,7 @@ def test_there_may_be_no_memory_for_a_state_on_its_way_to_the_disk(
     artifact: EngineArtifact, real_layout: Layout, tmp_path: Path
 ) -> None:
     """It stays in the prompt cache, which took the last large block, and is saved at the end."""
-    memory = scarce_memory(tmp_path)
+    memory = last_block(tmp_path)
     folder = tmp_path / "states"
     model = long_model(real_layout, tmp_path / "long.gguf")
     words = ("-m", str(model), "-t", "1", "-np", "1", "-c", "32768", "--session-save-path", str(folder))

@@ -1,7 +1,7 @@
-"""Memory that has room for one large block more, as long as a file exists.
+"""A kernel that has no memory when a process asks for it, as long as a file exists.
 
-Stands in for a machine that is nearly full: of blocks of 8 MiB and more one is given, and no other. Loaded
-before the C library (`LD_PRELOAD`).
+Stands in for a machine whose other processes took what `MemAvailable` had promised a moment before: a real
+one ends processes then, and rarely the one under test. Loaded before the C library (`LD_PRELOAD`).
 """
 
 from __future__ import annotations
@@ -14,24 +14,18 @@ from tests.fakes.preload import Fault, make_fault
 _SOURCE: Final = """
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stdatomic.h>
-#include <stddef.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-extern void * __libc_malloc(size_t size);
-
-static atomic_int given;
-
-void * malloc(size_t size) {
-    if (size >= ((size_t) 8 << 20)) {
-        const char * scarce = getenv("SCARCE_MEMORY");
-        if (scarce != NULL && access(scarce, F_OK) == 0 && atomic_fetch_add(&given, 1) > 0) {
-            errno = ENOMEM;
-            return NULL;
-        }
+int madvise(void * begin, size_t size, int advice) {
+    const int populate_write = 23;
+    const char * file = getenv("SCARCE_MEMORY");
+    if (advice == populate_write && file != NULL && access(file, F_OK) == 0) {
+        errno = ENOMEM;
+        return -1;
     }
-    return __libc_malloc(size);
+    return (int) syscall(SYS_madvise, begin, size, advice);
 }
 """
 
