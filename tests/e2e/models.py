@@ -30,6 +30,12 @@ def long_model(layout: Layout, out: Path) -> Path:
     return make_tiny_model(_vocabulary(layout), out, shape=_SHAPE)
 
 
+def one_slot(layout: Layout, folder: Path, *more: str) -> tuple[str, ...]:
+    """Write the long model; return the words of a server that reads it with one thread in one slot."""
+    model = long_model(layout, folder / "long.gguf")
+    return ("-m", str(model), "-t", "1", "-np", "1", "-c", str(LONG_CONTEXT), *more)
+
+
 def sliding_model(layout: Layout, out: Path) -> Path:
     """Write a tiny gemma3 model: five layers with a sliding window, one without."""
     vocabulary = read_vocabulary(_vocabulary(layout))

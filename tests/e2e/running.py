@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+WORKS: Final = "slot launch_slot_: id +0 .*processing task"
+"""What the log says when the first slot begins with a request."""
 _START_S: Final = 120.0
 _REQUEST_S: Final = 240.0
 _MAPPING: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)$")

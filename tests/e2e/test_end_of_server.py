@@ -15,8 +15,8 @@ import pytest
 
 from ci.paths import Layout
 from tests.e2e.conftest import EngineArtifact
-from tests.e2e.models import long_model
-from tests.e2e.running import Running, spawned, started
+from tests.e2e.models import long_model, one_slot
+from tests.e2e.running import WORKS, Running, spawned, started
 from tests.e2e.session_engine import wait_for
 from tests.e2e.test_lazy_slots import prompt
 from tests.fakes.preload import make_library
@@ -24,7 +24,6 @@ from tests.fakes.slow_disk import slow_disk
 
 pytestmark = pytest.mark.engine
 
-_WORKS = "slot launch_slot_: id +0 .*processing task"
 _TOLD = "the server is ending"
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ENDS_EARLY: Final = """
@@ -43,11 +42,6 @@ int sigaction(int number, const struct sigaction * wanted, struct sigaction * be
     return result;
 }
 """
-
-
-def _words(layout: Layout, folder: Path, *more: str) -> tuple[str, ...]:
-    model = long_model(layout, folder / "long.gguf")
-    return ("-m", str(model), "-t", "1", "-np", "1", "-c", "65536", *more)
 
 
 @contextmanager
@@ -79,10 +73,10 @@ def _last_line(answer: http.client.HTTPResponse) -> str | None:
 
 def test_who_waits_is_told(artifact: EngineArtifact, real_layout: Layout, tmp_path: Path) -> None:
     """One request is computed, and one waits for its slot."""
-    words = _words(real_layout, tmp_path, "-lv", "5")
+    words = one_slot(real_layout, tmp_path, "-lv", "5")
     with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(2) as pool:
         first = pool.submit(server.complete, prompt(1, 60_000), 1)
-        server.wait_for(_WORKS)
+        server.wait_for(WORKS)
         second = pool.submit(server.complete, prompt(2, 50), 1)
         server.wait_for("defer task")
         server.ask_to_end()
@@ -95,7 +89,7 @@ def test_who_waits_is_told(artifact: EngineArtifact, real_layout: Layout, tmp_pa
 def test_a_stream_does_not_look_whole(artifact: EngineArtifact, real_layout: Layout, tmp_path: Path) -> None:
     """Its end says why, unless the server's HTTP library has cut it already."""
     body = json.dumps({"prompt": [1, 2, 3], "n_predict": 60_000, "ignore_eos": True, "stream": True}).encode()
-    with started(artifact.path, *_words(real_layout, tmp_path), home=tmp_path) as server:
+    with started(artifact.path, *one_slot(real_layout, tmp_path), home=tmp_path) as server:
         with _begun(server, body) as connection:
             connection.send(body)
             with connection.getresponse() as answer:
@@ -127,7 +121,7 @@ def test_a_request_that_comes_too_late_is_told(
 ) -> None:
     """Its body arrives when the loop has ended. Asleep, the server has no model that could read its text."""
     body = json.dumps(request_body).encode()
-    words = _words(real_layout, tmp_path, *(("--sleep-idle-seconds", "1") if sleeps else ()))
+    words = one_slot(real_layout, tmp_path, *(("--sleep-idle-seconds", "1") if sleeps else ()))
     with started(artifact.path, *words, home=tmp_path) as server:
         if sleeps:
             server.wait_for("entering sleeping state")
@@ -171,7 +165,7 @@ def test_a_router_ends_with_its_children(
 def test_an_end_before_the_loop_begins(artifact: EngineArtifact, real_layout: Layout, tmp_path: Path) -> None:
     """The signal comes as soon as there is somebody to handle it, and what begins the loop comes late."""
     early = make_library(_ENDS_EARLY, tmp_path / "ends-early.so")
-    words = _words(real_layout, tmp_path)
+    words = one_slot(real_layout, tmp_path)
     with spawned(artifact.path, *words, home=tmp_path, variables={"LD_PRELOAD": str(early)}) as server:
         assert server.wait_for_end() == 0
         assert "model loaded" in server.log

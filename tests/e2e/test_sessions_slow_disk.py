@@ -12,8 +12,8 @@ import pytest
 
 from ci.paths import Layout
 from tests.e2e.conftest import EngineArtifact
-from tests.e2e.models import long_model
-from tests.e2e.running import Running, started
+from tests.e2e.models import long_model, one_slot
+from tests.e2e.running import WORKS, Running, started
 from tests.e2e.session_engine import digest_of, saved_files, wait_for
 from tests.e2e.test_lazy_slots import prompt as long_prompt
 from tests.fakes.last_block import last_block
@@ -124,24 +124,10 @@ def test_a_state_that_leaves_its_slot_is_read_once(
 ) -> None:
     """For memory and for the disk. The server had no quiet moment to save it before."""
     folder = tmp_path / "states"
-    model = long_model(real_layout, tmp_path / "long.gguf")
-    words = (
-        "-m",
-        str(model),
-        "-t",
-        "1",
-        "-np",
-        "1",
-        "-c",
-        "65536",
-        "-lv",
-        "5",
-        "--session-save-path",
-        str(folder),
-    )
+    words = one_slot(real_layout, tmp_path, "-lv", "5", "--session-save-path", str(folder))
     with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(2) as pool:
         first = pool.submit(server.complete, long_prompt(1, 6_000), 1, session_id="s0")
-        server.wait_for("slot launch_slot_: id +0 .*processing task")
+        server.wait_for(WORKS)
         second = pool.submit(server.complete, long_prompt(2, 50), 1, session_id="s1")
         server.wait_for("defer task")
         assert (first.result().status, second.result().status) == (200, 200)

@@ -10,8 +10,8 @@ import pytest
 
 from ci.paths import Layout
 from tests.e2e.conftest import EngineArtifact
-from tests.e2e.models import long_model
-from tests.e2e.running import Answer, Running, started
+from tests.e2e.models import one_slot
+from tests.e2e.running import WORKS, Answer, Running, started
 from tests.e2e.test_lazy_slots import prompt
 
 pytestmark = pytest.mark.engine
@@ -37,24 +37,10 @@ def test_what_takes_no_slot_leaves_nobody_waiting(
     status: int,
 ) -> None:
     """One slot, and three that want it: the second uses up the wake-up that the first leaves."""
-    model = long_model(real_layout, tmp_path / "long.gguf")
-    words = (
-        "-m",
-        str(model),
-        "-t",
-        "1",
-        "-np",
-        "1",
-        "-c",
-        "65536",
-        "-lv",
-        "5",
-        "--slot-save-path",
-        str(tmp_path),
-    )
+    words = one_slot(real_layout, tmp_path, "-lv", "5", "--slot-save-path", str(tmp_path))
     with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(3) as pool:
         first = pool.submit(server.complete, prompt(1, 12_000), 1)
-        server.wait_for("slot launch_slot_: id +0 .*processing task")
+        server.wait_for(WORKS)
         second = pool.submit(act, server)
         server.wait_for(_DEFERRED)
         third = pool.submit(server.complete, prompt(2, 50), 2)
