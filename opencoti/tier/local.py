@@ -12,7 +12,6 @@ import asyncio
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,7 +31,7 @@ from opencoti.tier.fingerprint import fingerprint
 from opencoti.tier.lease import Lease
 from opencoti.tier.measure import measured
 from opencoti.tier.provider import Capabilities, Health
-from opencoti.tier.users import UserLock
+from opencoti.tier.users import Patience, UserLock
 
 DEFAULT_IDLE_S: Final = 300.0
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
@@ -135,15 +134,22 @@ class LocalTier:
             OpencotiError: as `opencoti.launch.launch`.
             Cancelled: `cancel` was set.
         """
-        end = time.monotonic() + self._wait_s
+        patience = Patience(self._wait_s, cancel)
+        take_over: Patience | None = None
         while True:
-            lock = UserLock.take(self._users, "shared", timeout_s=end - time.monotonic(), cancel=cancel)
-            with _released_on_error(lock):
-                state = self._running()
-                if state is not None and self._is_wanted(state):
-                    return self._lease(lock, state)
-            lock.release()
-            self._bring_up(end, cancel, is_other=state is not None)
+            seen = self._running()  # tells which lock is called for; counts only when seen again under it
+            is_other = seen is not None and not self._is_wanted(seen)
+            if seen is None or is_other:
+                if self._try_bring_up(cancel):
+                    continue
+            elif lease := self._try_join():
+                return lease
+            take_over = (take_over or Patience(_TAKE_OVER_S)) if is_other else None
+            if take_over is not None and take_over.is_over:
+                raise self._other_options_error()
+            self._console.status(f"waiting for the engine of tier {self._name}")
+            if not patience.wait():
+                raise self._busy_error()
 
     async def acquire_async(self) -> Lease:
         """Return a lease without blocking the event loop; a cancelled task leaves no engine and no lease."""
@@ -179,16 +185,23 @@ class LocalTier:
         finally:
             lock.release()
 
-    def _bring_up(self, end: float, cancel: threading.Event | None, *, is_other: bool) -> None:
-        """Start the engine, unless somebody else has done so by the time it is our turn."""
-        lock = self._try_alone() if is_other else self._wait_alone(end, cancel)
+    def _try_join(self) -> Lease | None:
+        """Return a lease on the engine that runs, if it is the wanted one and nobody is ending it."""
+        lock = UserLock.try_take(self._users, "shared")
         if lock is None:
-            raise BusyError(
-                "tier-other-options",
-                f"the engine of tier {self._name} runs with other options, and programs use it",
-                why=f"`python -m opencoti.launch status tier-{self._name}` shows it",
-                hint="wait until they are done, ask for the same options, or name another tier",
-            )
+            return None
+        with _released_on_error(lock):
+            state = self._running()
+            if state is not None and self._is_wanted(state):
+                return self._lease(lock, state)
+        lock.release()
+        return None
+
+    def _try_bring_up(self, cancel: threading.Event | None) -> bool:
+        """Start the engine unless it runs by now; False if others use, start or end the one there is."""
+        lock = UserLock.try_take(self._users, "alone")
+        if lock is None:
+            return False
         try:
             state = self._running()
             if state is not None and not self._is_wanted(state):
@@ -197,19 +210,32 @@ class LocalTier:
             if state is None:
                 self._start_detached(cancel)
             lock.mark()
+            return True
         finally:
             lock.release()
 
-    def _wait_alone(self, end: float, cancel: threading.Event | None) -> UserLock:
-        self._console.status(f"waiting for the engine of tier {self._name}")
-        return UserLock.take(self._users, "alone", timeout_s=end - time.monotonic(), cancel=cancel)
-
     def _try_alone(self) -> UserLock | None:
         """Take the lock alone; those who only look hold it for a moment, so one try says nothing."""
-        try:
-            return UserLock.take(self._users, "alone", timeout_s=_TAKE_OVER_S)
-        except BusyError:
-            return None
+        patience = Patience(_TAKE_OVER_S)
+        while (lock := UserLock.try_take(self._users, "alone")) is None and patience.wait():
+            pass
+        return lock
+
+    def _other_options_error(self) -> BusyError:
+        return BusyError(
+            "tier-other-options",
+            f"the engine of tier {self._name} runs with other options, and programs use it",
+            why=f"`python -m opencoti.launch status tier-{self._name}` shows it",
+            hint="wait until they are done, ask for the same options, or name another tier",
+        )
+
+    def _busy_error(self) -> BusyError:
+        return BusyError(
+            "tier-busy",
+            f"the engine of tier {self._name} is being started, ended or used by other programs",
+            why=f"for more than {self._wait_s:.0f} s",
+            hint="`python -m opencoti.launch status` shows it; wait, and try again",
+        )
 
     def _start_detached(self, cancel: threading.Event | None) -> None:
         engine = self._start_engine(self._options, self._console, environ=self._environ, cancel=cancel)

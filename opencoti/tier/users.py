@@ -14,12 +14,48 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
-from opencoti.errors import BusyError, StorageError, storage_error
+from opencoti.errors import StorageError, storage_error
 from opencoti.launch.ready import Cancelled
 
 Mode = Literal["shared", "alone"]
 _FIRST_POLL_S: Final = 0.002
 _LAST_POLL_S: Final = 0.05
+
+
+class Patience:
+    """The time that one caller waits for others, in looks that grow apart.
+
+    Args:
+        seconds: until it ends.
+        cancel: ends it at once when set.
+    """
+
+    def __init__(self, seconds: float, cancel: threading.Event | None = None) -> None:
+        self._end = time.monotonic() + seconds
+        self._cancel = cancel
+        self._pause_s = _FIRST_POLL_S
+
+    def wait(self) -> bool:
+        """Wait until it is worth looking again; False, without waiting, when the time is over.
+
+        Raises:
+            Cancelled: `cancel` was set.
+        """
+        if self._cancel is not None and self._cancel.is_set():
+            raise Cancelled
+        if self.is_over:
+            return False
+        if self._cancel is None:
+            time.sleep(self._pause_s)
+        else:
+            self._cancel.wait(self._pause_s)
+        self._pause_s = min(_LAST_POLL_S, self._pause_s * 1.5)
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time has passed."""
+        return time.monotonic() >= self._end
 
 
 class UserLock:
@@ -28,33 +64,6 @@ class UserLock:
     def __init__(self, path: Path, handle: int) -> None:
         self._path = path
         self._handle = handle
-
-    @classmethod
-    def take(
-        cls, path: Path, mode: Mode, *, timeout_s: float, cancel: threading.Event | None = None
-    ) -> UserLock:
-        """Wait for the lock.
-
-        Raises:
-            BusyError: `tier-busy`, others hold it for longer than `timeout_s` seconds.
-            StorageError: the folder cannot be written, or `tier-no-locks`.
-            Cancelled: `cancel` was set.
-        """
-        end = time.monotonic() + timeout_s
-        pause_s = _FIRST_POLL_S
-        while (lock := cls.try_take(path, mode)) is None:
-            if cancel is not None and cancel.is_set():
-                raise Cancelled
-            if time.monotonic() >= end:
-                raise BusyError(
-                    "tier-busy",
-                    f"the engine of {path.parent.name} is being started, ended or used by other programs",
-                    why=f"for more than {timeout_s:.0f} s",
-                    hint="`python -m opencoti.launch status` shows it; wait, and try again",
-                )
-            _wait(cancel, pause_s)
-            pause_s = min(_LAST_POLL_S, pause_s * 1.5)
-        return lock
 
     @classmethod
     def try_take(cls, path: Path, mode: Mode) -> UserLock | None:
@@ -112,10 +121,3 @@ def _is_at(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except OSError:
         return False
-
-
-def _wait(cancel: threading.Event | None, seconds: float) -> None:
-    if cancel is None:
-        time.sleep(seconds)
-    else:
-        cancel.wait(seconds)

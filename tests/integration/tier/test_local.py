@@ -7,15 +7,18 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from opencoti.errors import BusyError, MissingError, OpencotiError
 from opencoti.launch.probe import Address, ask
 from opencoti.launch.ready import Cancelled
-from opencoti.tier import Health, TierProvider
+from opencoti.tier import Health, Lease, TierProvider, local
 from opencoti.tier.users import UserLock
+from tests.conftest import RecordedConsole
 from tests.integration.launch.conftest import is_open, wait_gone
 from tests.integration.tier.conftest import TierBench
 
@@ -117,6 +120,61 @@ def test_nobody_ever_gets_an_engine_that_is_just_ending(bench: TierBench) -> Non
     )
     programs = [bench.program(script, idle_s=0) for _ in range(3)]
     assert [program.hear() for program in programs] == [{"done": True}] * 3
+
+
+class Waiting:
+    """Somebody in this process who waits for a lease; those who run are told apart by their consoles."""
+
+    def __init__(self, bench: TierBench, **words: Any) -> None:
+        self.console = RecordedConsole()
+        self.tier = bench.tier(console=self.console.console, **words)
+        self.lease: Future[Lease] = Future()
+        threading.Thread(target=self._acquire, daemon=True).start()
+
+    @property
+    def has_looked(self) -> bool:
+        return "waiting for the engine" in self.console.text
+
+    def _acquire(self) -> None:
+        try:
+            self.lease.set_result(self.tier.acquire())
+        except BaseException as exc:
+            self.lease.set_exception(exc)
+
+
+def test_those_who_wait_to_start_an_engine_join_the_one_that_another_started(bench: TierBench) -> None:
+    """All have seen that nothing runs; one of them starts an engine and keeps it, the others share it."""
+    tier = bench.tier()
+    lease = tier.acquire()
+    before = bench.state()
+    assert before is not None
+    os.kill(before.engine.pid, signal.SIGKILL)
+    assert wait_gone(before.keeper.pid, 5)
+    waiting = [Waiting(bench) for _ in range(4)]
+    assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
+    lease.release()
+    leases = [one.lease.result(timeout=50) for one in waiting]
+    assert len({lease.url for lease in leases}) == 1
+    assert len(bench.processes()) == 1
+    for lease in leases:
+        lease.release()
+
+
+def test_those_who_want_the_same_other_options_share_the_engine_that_one_of_them_started(
+    bench: TierBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_TAKE_OVER_S", 40.0)
+    lease = bench.tier().acquire()
+    wide = replace(bench.options("good"), binary=bench.binary, parallel=2, timeout_s=30)
+    waiting = [Waiting(bench, options=wide) for _ in range(3)]
+    assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
+    lease.release()
+    leases = [one.lease.result(timeout=50) for one in waiting]
+    assert {other.url for other in leases} == {leases[0].url}
+    assert leases[0].url != lease.url
+    assert len(bench.processes()) == 1
+    for other in leases:
+        other.release()
 
 
 def test_starter_killed_while_the_engine_loads_leaves_the_start_to_the_next(bench: TierBench) -> None:
