@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from opencoti.embedder.options import EmbedderOptions
 from opencoti.embedder.sync import Embedder, start_embedder
 from opencoti.embedder.vectors import batches_of, check_vectors
-from opencoti.errors import OpencotiError
-from opencoti.launch.ready import Cancelled
+from opencoti.launch.asynchronous import made_in_thread
 
 if TYPE_CHECKING:
     from opencoti.client import AsyncClient
@@ -107,15 +105,9 @@ async def start_embedder_async(
 
     When the task is cancelled meanwhile, the engine is ended before the cancellation goes on.
     """
-    cancel = threading.Event()
-    task = asyncio.ensure_future(
-        asyncio.to_thread(start_embedder, options, console, environ=environ, cancel=cancel)
-    )
-    try:
-        embedder = await asyncio.shield(task)
-    except asyncio.CancelledError:
-        cancel.set()
-        with suppress(Cancelled, OpencotiError):
-            await asyncio.to_thread((await task).close)
-        raise
+
+    def start(cancel: threading.Event) -> Embedder:
+        return start_embedder(options, console, environ=environ, cancel=cancel)
+
+    embedder = await made_in_thread(start, Embedder.close)
     return AsyncEmbedder.over(embedder, concurrency=options.parallel)

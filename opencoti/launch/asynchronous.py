@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import copy_context
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from opencoti.console import Console
 from opencoti.launch.engine import DEFAULT_GRACE_S, Engine, launch
@@ -14,6 +16,7 @@ from opencoti.launch.options import LaunchOptions
 from opencoti.launch.state import State
 
 _POLL_S = 0.2
+T = TypeVar("T")
 
 
 class AsyncEngine:
@@ -34,12 +37,13 @@ class AsyncEngine:
 
     async def stop(self, *, grace_s: float = DEFAULT_GRACE_S) -> int | None:
         """End it; see `Engine.stop`. A cancellation is passed on after the engine is gone."""
-        task = asyncio.ensure_future(asyncio.to_thread(self.engine.stop, grace_s=grace_s))
+        stopping = _in_thread(lambda: self.engine.stop(grace_s=grace_s))
         try:
-            return await asyncio.shield(task)
+            await asyncio.wait([stopping])
         except asyncio.CancelledError:
-            await task
+            await asyncio.wait([stopping])
             raise
+        return stopping.result()
 
     async def wait(self) -> int | None:
         """Wait until it ends by itself; return its exit code."""
@@ -66,22 +70,56 @@ async def launch_async(
     Raises:
         OpencotiError: as `opencoti.launch.launch`.
     """
-    cancel = threading.Event()
-    task = asyncio.ensure_future(asyncio.to_thread(launch, options, console, environ=environ, cancel=cancel))
+
+    def start(cancel: threading.Event) -> Engine:
+        return launch(options, console, environ=environ, cancel=cancel)
+
+    return AsyncEngine(await made_in_thread(start, Engine.stop))
+
+
+async def made_in_thread(make: Callable[[threading.Event], T], give_back: Callable[[T], object]) -> T:
+    """Make something that must be given back, in a worker thread.
+
+    When the task is cancelled, the event that `make` was called with is set, and what it makes all the same
+    is given back, in a thread too, before the cancellation goes on. Another cancellation ends that wait only.
+
+    Raises:
+        Exception: what `make` raises; after a cancellation no `OpencotiError` and no `Cancelled`.
+    """
+    cancel, handing_over = threading.Event(), threading.Lock()
+    made: list[T] = []
+
+    def work() -> None:
+        thing = make(cancel)
+        with handing_over:
+            if not cancel.is_set():
+                made.append(thing)
+                return
+        give_back(thing)
+
+    making = _in_thread(work)
     try:
-        return AsyncEngine(await asyncio.shield(task))
+        await asyncio.wait([making])
     except asyncio.CancelledError:
-        cancel.set()
-        await _end(task)
+        with handing_over:
+            cancel.set()
+        await _wait_quietly(_in_thread(lambda: give_back(made[0])) if made else making)
         raise
+    making.result()
+    return made[0]
 
 
-async def _end(task: asyncio.Future[Engine]) -> None:
+def _in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Begin it now. Unlike a task, it is not found and cancelled by a loop that ends all its tasks."""
+    return asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+
+
+async def _wait_quietly(work: asyncio.Future[Any]) -> None:
+    """Wait for what goes on if this wait is cancelled, and whose failure nobody wants to know."""
     from opencoti.errors import OpencotiError
     from opencoti.launch.ready import Cancelled
 
-    try:
-        engine = await task
-    except (Cancelled, OpencotiError):
-        return
-    await asyncio.to_thread(engine.stop)
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([work])
+    with suppress(Cancelled, OpencotiError):
+        work.result()

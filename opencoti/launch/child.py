@@ -23,7 +23,7 @@ from opencoti.procfs import Identity
 # As a module its compiled form is kept; its folder comes last, so that nothing in it hides another module.
 _KEEPER: Final = "import sys; sys.path.append(sys.argv[1]); import keeper; sys.exit(keeper.main())"
 _KEEPER_START_S: Final = 60.0
-_KEEPER_SLACK_S: Final = 5.0
+_KEEPER_SLACK_S: Final = 15.0  # the keeper waits 10 s for SIGKILL to take effect
 _POLL_S: Final = 0.02
 # Keepers that were let go; here so that this process reaps those that ended.
 _DETACHED: Final[list[subprocess.Popen[bytes]]] = []
@@ -68,6 +68,7 @@ class Child:
         self._input = b""
         self.code: int | None = None
         self.has_ended = False
+        self._is_detached = False
         self.engine = Identity(pid=0, start=0, boot="", executable="")
         self.keeper = procfs.identify(keeper.pid) or self.engine
 
@@ -146,6 +147,8 @@ class Child:
         if self._keeper.stdin and not self._keeper.stdin.closed:
             with suppress(OSError):
                 self._keeper.stdin.close()
+        if self._is_detached:
+            self._keeper.terminate()  # it does not look at its input any more
         try:
             self._keeper.wait(_KEEPER_SLACK_S)
         except subprocess.TimeoutExpired:
@@ -160,6 +163,7 @@ class Child:
 
     def detach(self) -> bool:
         """Let the engine go on after this process; tell whether the keeper agreed (else it is gone)."""
+        self._is_detached = True  # perhaps; its answer may come too late
         self._order(b"detach\n")
         message = self._hear(_KEEPER_SLACK_S)
         if message is None or message.word != "detached":
@@ -201,7 +205,8 @@ class Child:
 def reap_detached() -> None:
     """Take note of the end of keepers that this process let go, so that none stays a zombie."""
     for gone in [item for item in _DETACHED if item.poll() is not None]:
-        _DETACHED.remove(gone)
+        with suppress(ValueError):  # another thread was quicker
+            _DETACHED.remove(gone)
 
 
 def kill_members(session: int, mark: str, *, timeout_s: float = 5.0) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from opencoti.launch.state import Place, State, claim, engines_folder, sweep, wr
 
 DEFAULT_GRACE_S: Final = 10.0
 _KEPT_FAILURES: Final = 5
+_ENDING_S: Final = 15.0  # a killed starter's engine may be ending; nobody else has the name of a shared one
 _MAX_KEY_BYTES: Final = 4096
 
 
@@ -41,6 +42,7 @@ class Engine:
         self._child = child
         self._place = place
         self._is_detached = False
+        self._is_stopped = False
         self.state = state
 
     @property
@@ -89,6 +91,8 @@ class Engine:
         """
         if self._is_detached:
             return None
+        if self._is_stopped:
+            return self._child.code  # its name may be another launch's by now
         try:
             return self._child.stop(grace_s=grace_s) if not self._child.has_ended else self._child.code
         finally:
@@ -96,6 +100,7 @@ class Engine:
             self._place.remove()
             self._place.release()
             self._place = replace(self._place, lock=-1)
+            self._is_stopped = True
 
     def detach(self) -> State:
         """Let it go on when this process ends; `python -m opencoti.launch stop NAME` ends it.
@@ -104,11 +109,17 @@ class Engine:
 
         Raises:
             MissingError: `engine-died`, it is gone already.
+            StorageError: its notes cannot be written; it was ended, and `stop` removes its files.
         """
-        self.state = replace(self.state, is_transient=False)
-        write_state(self._place.folder, self.state)
         if not self._child.detach():
             raise died_error(self._child.code, self.log_path, when="by itself")
+        try:
+            # Only now: who reads that it stays must not get one whose keeper ends it with its launcher.
+            write_state(self._place.folder, replace(self.state, is_transient=False))
+        except BaseException:
+            self._child.kill()
+            raise
+        self.state = replace(self.state, is_transient=False)
         self._is_detached = True
         self._place.release()
         self._place = replace(self._place, lock=-1)
@@ -186,7 +197,7 @@ def launch(
     folder = engines_folder(given)
     sweep(folder)
     name = options.name or f"run-{os.urandom(5).hex()}"
-    place = claim(folder / name)
+    place = claim(folder / name, ending_s=_ENDING_S if options.sharing else 0.0)
     prepared = _Prepared(
         options=options,
         binary=binary,

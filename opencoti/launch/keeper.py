@@ -36,6 +36,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.5
 _ORPHAN_GRACE_S = 1.0
 _DETACHED_GRACE_S = 10.0
+_DEATH_S = 10.0  # for SIGKILL to take effect, on a machine that is busy or swaps
 _COPY_BYTES = 1 << 20
 _LIBC = ctypes.CDLL(None)
 
@@ -119,7 +120,7 @@ class Keeper:
     def _remove_folder(self) -> None:
         """Remove the files of an engine whose launcher is gone; a living launcher reads the log first."""
         if self.is_orphan or self.is_unused:
-            _remove(self.folder)
+            _remove(self.folder, last="lock")
         if self.is_unused and self.plan["lock"] >= 0:
             # Before the lock of the users, which this process holds to its very end: whoever gets that one
             # next may start an engine of the same name.
@@ -192,7 +193,8 @@ class Keeper:
             self._wait(max(0.0, min(_TICK_S, end - time.monotonic())))
             self._cap_log()
             end = min(end, time.monotonic() + self.stop_grace_s)
-        for _ in range(50):
+        end = time.monotonic() + _DEATH_S
+        while time.monotonic() < end:
             left = _descendants(os.getpid())
             if not left and not _signal_group(self.group, 0):
                 return
@@ -203,7 +205,8 @@ class Keeper:
                 except OSError:
                     pass
             self._reap()
-            select.select([WAKE[0]], [], [], 0.02)
+            if select.select([WAKE[0]], [], [], 0.02)[0]:
+                _drain(WAKE[0])
 
     def _cap_log(self) -> None:
         """Move the log to `<name>.1` when it is too long; the two together never exceed the cap by much."""
@@ -310,15 +313,20 @@ def _state_and_parent(name: str) -> tuple[str, int]:
     return fields[0], int(fields[1])
 
 
-def _remove(path: str) -> None:
-    """Remove a folder and what is in it, as far as that is possible; links are not followed."""
+def _remove(path: str, last: str = "") -> None:
+    """Remove a folder and what is in it, as far as that is possible; links are not followed.
+
+    The file `last` goes last: without the lock another launch of this name may begin.
+    """
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     _remove(entry.path)
-                else:
+                elif entry.name != last:
                     os.unlink(entry.path)
+        if last:
+            os.unlink(os.path.join(path, last))
         os.rmdir(path)
     except OSError:
         pass

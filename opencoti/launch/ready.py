@@ -27,7 +27,8 @@ _LAST_POLL_S: Final = 0.1
 _POLL_SHARE: Final = 0.02  # of the time that has passed: what a poll may add to a launch
 _PROBE_TIMEOUT_S: Final = 10.0
 _TOKEN_TIMEOUT_S: Final = 300.0
-_DEATH_NEWS_S: Final = 1.0
+_DEATH_SIGN_S: Final = 1.0
+_DEATH_NEWS_S: Final = 10.0
 _LOADING: Final = 503
 _THOROUGH_POLL: Final = 20
 _MAX_NAME: Final = 1024
@@ -215,14 +216,23 @@ class Waiter:
         try:
             answer = ask(address, path, body=body, timeout_s=timeout_s)
         except NoAnswerError as exc:
-            # A connection breaks off a moment before the end of its process is known.
-            self._require_alive(_DEATH_NEWS_S)
+            self._require_no_death()
             raise self._mute(str(exc)) from exc
         if answer.status == _LOADING:
             raise _StillLoadingError(f"/health says 200, but {path} says {_LOADING}")
         if answer.status != 200 or answer.document is None:
             raise self._mute(f"{path} gives status {answer.status}: {str(answer.document)[:200]}")
         return answer
+
+    def _require_no_death(self) -> None:
+        """Check that an answer did not break off because the engine died.
+
+        The connection ends before its process does, and the news of that may come late on a busy machine. An
+        engine that still listens lives, so it is not waited for longer than a moment.
+        """
+        self._require_alive(_DEATH_SIGN_S)
+        if self._own_listener() is None:
+            self._require_alive(_DEATH_NEWS_S)
 
     def _mute(self, why: str) -> OpencotiError:
         return MissingError(

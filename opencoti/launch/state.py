@@ -26,7 +26,9 @@ STATE_NAME: Final = "state.json"
 LOG_NAME: Final = "engine.log"
 LOCK_NAME: Final = "lock"
 _MAX_STATE_BYTES: Final = 256 << 10
-_SWEEP_S: Final = 0.2
+_SWEEP_S: Final = 2.0  # how long a sweep, or another short look at a folder, may hold its lock
+_HELD_S: Final = 0.2
+_POLL_S: Final = 0.01
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 Phase = Literal["loading", "ready"]
@@ -107,60 +109,94 @@ class Place:
         """The engine's log."""
         return self.folder / LOG_NAME
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the lock that lies there is the one that is held; taken for granted without locks."""
+        return self.lock < 0 or _is_at(self.lock, self.folder / LOCK_NAME)
+
     def release(self) -> None:
         """Close the lock; a keeper that has it too keeps it."""
         if self.lock >= 0:
             os.close(self.lock)
 
     def remove(self) -> None:
-        """Remove the folder and what is in it."""
-        import shutil  # costs start-up time
+        """Remove the folder and what is in it; the lock last, since without it another launch may begin.
 
-        shutil.rmtree(self.folder, ignore_errors=True)
+        Where another launch has begun already, after this one was ended from outside, all is left to it.
+        """
+        if not self.is_ours:
+            return
+        with suppress(OSError):
+            _clear(self.folder)
+            (self.folder / LOCK_NAME).unlink(missing_ok=True)
+            self.folder.rmdir()
 
 
-def claim(folder: Path) -> Place:
+def claim(folder: Path, *, ending_s: float = 0.0) -> Place:
     """Make the folder of a launch and take its lock; what a dead launch left in it is removed.
+
+    Args:
+        folder: of the launch; its name is the name that may be taken.
+        ending_s: how long to wait for an engine that ends with its launcher, and so may be ending now.
 
     Raises:
         BusyError: `engine-name-taken`, an engine of this name runs or is being started.
         StorageError: the folder cannot be written.
     """
+    end = time.monotonic() + max(ending_s, _SWEEP_S)
+    while True:
+        place = _try_claim(folder)
+        if place is not None:
+            return place
+        if time.monotonic() >= end or _stays(read_state(folder), may_end=ending_s > 0):
+            raise _taken(folder)
+        time.sleep(_POLL_S)
+
+
+def _try_claim(folder: Path) -> Place | None:
+    """Take the lock at once, and clear the folder of what is dead; None while anything of it lives."""
     import fcntl
 
-    end = time.monotonic() + _SWEEP_S
-    while True:
-        lock = _open_lock(folder)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            os.close(lock)
-            if time.monotonic() < end:  # it may be a sweep, which holds it for a moment
-                time.sleep(_SWEEP_S / 20)
-                continue
-            raise _taken(folder) from exc
-        except OSError:
-            # Some network file systems have no locks: identities in the state file have to do.
-            os.close(lock)
-            lock = -1
-        if lock < 0 or _is_at(lock, folder / LOCK_NAME):
-            break
-        os.close(lock)  # a sweep removed the folder between the two steps
+    lock = _open_lock(folder)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    except OSError:
+        # Some network file systems have no locks: identities in the state file have to do.
+        os.close(lock)
+        lock = -1
     place = Place(folder=folder, lock=lock)
+    if place.is_ours and not _is_alive(folder):
+        _clear(folder)
+        if place.is_ours:  # nobody removed the folder between two of these steps
+            return place
+    place.release()
+    return None
+
+
+def _is_alive(folder: Path) -> bool:
     known = read_state(folder)
-    if known is not None and known.condition() != "stale":
-        place.release()
-        raise _taken(folder)
-    _clear(folder)
-    return place
+    return known is not None and known.condition() != "stale"
 
 
-def _open_lock(folder: Path) -> int:
+def _stays(known: State | None, *, may_end: bool) -> bool:
+    """Tell whether there is no use in waiting for a name: engine and keeper live, and are to go on."""
+    if known is None or (may_end and known.is_transient):
+        return False
+    return known.condition() != "stale" and procfs.is_same_process(known.keeper)
+
+
+def _open_lock(folder: Path, tries: int = 20) -> int:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.mkdir(mode=0o700, exist_ok=True)
         return os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
+        if isinstance(exc, FileNotFoundError | FileExistsError) and tries:
+            # Somebody removed it between two of these steps.
+            return _open_lock(folder, tries - 1)
         raise storage_error(exc, f"cannot write {folder}") from exc
 
 
@@ -175,11 +211,18 @@ def _is_at(handle: int, path: Path) -> bool:
 def _clear(folder: Path) -> None:
     import shutil
 
-    for path in folder.iterdir():
+    try:
+        paths = list(folder.iterdir())
+    except OSError:
+        return
+    for path in paths:
         if path.name == LOCK_NAME:
             continue
         with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def _taken(folder: Path) -> BusyError:
@@ -246,22 +289,47 @@ def known_states(folder: Path) -> Iterator[State]:
             yield state
 
 
-@contextmanager
-def _try_lock(folder: Path) -> Iterator[bool]:
+def _has_locked(handle: int) -> bool:
     import fcntl
 
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _try_lock(folder: Path) -> Iterator[bool]:
     try:
         handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         yield False
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except OSError:
-        yield False
+        yield _has_locked(handle) and _is_at(handle, folder / LOCK_NAME)
     finally:
         os.close(handle)
+
+
+def remove_ended(folder: Path, mark: str) -> None:
+    """Remove the folder of a launch that was ended, unless another one has its name by now.
+
+    A lock that is held while the notes stay is that of its launcher: another one clears them at once, and
+    looks afterwards whether the folder is still its own.
+    """
+    end = time.monotonic() + _HELD_S
+    while _has_mark(folder, mark):
+        with _try_lock(folder) as is_ours:
+            if (is_ours or time.monotonic() >= end) and _has_mark(folder, mark):
+                Place(folder=folder, lock=-1).remove()
+                return
+        time.sleep(_POLL_S)
+
+
+def _has_mark(folder: Path, mark: str) -> bool:
+    known = read_state(folder)
+    return known is not None and known.mark == mark
 
 
 def sweep(folder: Path) -> list[str]:
@@ -277,4 +345,9 @@ def sweep(folder: Path) -> list[str]:
             if is_ours and is_dead:
                 Place(folder=lock.parent, lock=-1).remove()
                 removed.append(lock.parent.name)
+    for path in sorted(folder.glob("*/")):
+        # Killed between making the folder and its lock, or removing them; who is just doing it tries again.
+        with suppress(OSError):
+            path.rmdir()
+            removed.append(path.name)
     return removed

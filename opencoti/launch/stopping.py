@@ -13,10 +13,11 @@ from typing import Final, Literal
 from opencoti import procfs
 from opencoti.errors import BusyError, StorageError
 from opencoti.launch.child import kill_members, reap_detached
-from opencoti.launch.state import Place, State
+from opencoti.launch.state import State, remove_ended
 from opencoti.procfs import Identity
 
 _POLL_S: Final = 0.02
+_DEATH_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,8 @@ def stop_engine(folder: Path, state: State, *, grace_s: float) -> Stopped:
             f"the engine {state.name} does not end",
             why=f"still there after SIGKILL: {', '.join(map(str, left))}",
         )
-    Place(folder=folder / state.name, lock=-1).remove()
+    _wait_gone((state.engine, state.keeper), _DEATH_S)  # with it goes its lock
+    remove_ended(folder / state.name, state.mark)
     reap_detached()
     return Stopped(
         name=state.name, outcome="stale" if is_stale else "stopped", seconds=time.monotonic() - started

@@ -8,24 +8,23 @@ starting the engine. What runs is written down once, in the notes of the launch.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from opencoti import procfs
 from opencoti.console import Console
 from opencoti.errors import BusyError, OpencotiError, UsageError
+from opencoti.launch.asynchronous import made_in_thread
 from opencoti.launch.child import reap_detached
 from opencoti.launch.engine import Engine, launch, read_api_key
 from opencoti.launch.options import LaunchOptions, Sharing
 from opencoti.launch.probe import Address, NoAnswerError, ask
-from opencoti.launch.ready import Cancelled
-from opencoti.launch.state import State, engines_folder, read_state
+from opencoti.launch.state import STATE_NAME, State, engines_folder, read_state
 from opencoti.launch.stopping import stop_engine
 from opencoti.tier.fingerprint import fingerprint
 from opencoti.tier.lease import Lease
@@ -139,29 +138,27 @@ class LocalTier:
         while True:
             seen = self._running()  # tells which lock is called for; counts only when seen again under it
             is_other = seen is not None and not self._is_wanted(seen)
-            if seen is None or is_other:
-                if self._try_bring_up(cancel):
-                    continue
-            elif lease := self._try_join():
+            is_up = (seen is not None and not is_other) or self._try_bring_up(cancel)
+            if is_up and (lease := self._try_join()):
                 return lease
-            take_over = (take_over or Patience(_TAKE_OVER_S)) if is_other else None
+            if seen is None and not is_up:
+                self._forget_leases_of_the_dead()
+            take_over = (take_over or Patience(_TAKE_OVER_S)) if is_other and not is_up else None
             if take_over is not None and take_over.is_over:
-                raise self._other_options_error()
+                if self._is_used():
+                    raise self._other_options_error()
+                take_over = None  # somebody starts or ends it
             self._console.status(f"waiting for the engine of tier {self._name}")
             if not patience.wait():
                 raise self._busy_error()
 
     async def acquire_async(self) -> Lease:
         """Return a lease without blocking the event loop; a cancelled task leaves no engine and no lease."""
-        cancel = threading.Event()
-        task = asyncio.ensure_future(asyncio.to_thread(self.acquire, cancel=cancel))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancel.set()
-            with suppress(Cancelled, OpencotiError):
-                (await task).release()
-            raise
+
+        def acquire(cancel: threading.Event) -> Lease:
+            return self.acquire(cancel=cancel)
+
+        return await made_in_thread(acquire, Lease.release)
 
     def stop(self) -> bool:
         """End the engine now; tell whether there was one.
@@ -192,7 +189,7 @@ class LocalTier:
             return None
         with _released_on_error(lock):
             state = self._running()
-            if state is not None and self._is_wanted(state):
+            if state is not None and self._is_wanted(state) and lock.is_current:
                 return self._lease(lock, state)
         lock.release()
         return None
@@ -204,10 +201,8 @@ class LocalTier:
             return False
         try:
             state = self._running()
-            if state is not None and not self._is_wanted(state):
-                stop_engine(self._engines, state, grace_s=_GRACE_S)
-                state = None
-            if state is None:
+            if state is None or not self._is_wanted(state):
+                self._end_what_is_left()
                 self._start_detached(cancel)
             lock.mark()
             return True
@@ -215,11 +210,45 @@ class LocalTier:
             lock.release()
 
     def _try_alone(self) -> UserLock | None:
-        """Take the lock alone; those who only look hold it for a moment, so one try says nothing."""
-        patience = Patience(_TAKE_OVER_S)
-        while (lock := UserLock.try_take(self._users, "alone")) is None and patience.wait():
-            pass
+        """Take the lock alone, once who starts or ends the engine is done; None while programs use it.
+
+        Those who only look hold it for a moment, so one try says nothing.
+        """
+        patience, look = Patience(_SLACK_S), Patience(_TAKE_OVER_S)
+        while (lock := UserLock.try_take(self._users, "alone")) is None:
+            if (look.is_over and self._is_used()) or not patience.wait():
+                return None
         return lock
+
+    def _is_used(self) -> bool:
+        """Tell whether programs hold leases, where the lock could not be had alone: it can be shared then."""
+        lock = UserLock.try_take(self._users, "shared")
+        if lock is not None:
+            lock.release()
+        return lock is not None
+
+    def _forget_leases_of_the_dead(self) -> None:
+        """Let those who still hold leases of an engine that is gone keep nobody from starting another."""
+        lock = UserLock.try_take(self._users, "shared")
+        if lock is None:
+            return
+        try:
+            folder = self._engines / self._options.name
+            left = read_state(folder)
+            if left is None:
+                is_gone = not (folder / STATE_NAME).exists()
+            else:
+                is_gone = left.condition() == "stale" and not procfs.is_same_process(left.keeper)
+            if is_gone:
+                lock.forget()
+        finally:
+            lock.release()
+
+    def _end_what_is_left(self) -> None:
+        """End an engine with other options, or what a killed starter or keeper left. Hold the lock alone."""
+        left = read_state(self._engines / self._options.name)
+        if left is not None and left.fingerprint:
+            stop_engine(self._engines, left, grace_s=_GRACE_S)
 
     def _other_options_error(self) -> BusyError:
         return BusyError(

@@ -94,6 +94,24 @@ class UserLock:
         with suppress(OSError):
             os.utime(self._handle)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the lock that others see; not so after another one's `forget`."""
+        return _is_at(self._handle, self._path)
+
+    def forget(self) -> None:
+        """Let all who hold it shared hold nothing: the next one makes a new file. Hold it shared yourself."""
+        import fcntl
+
+        with suppress(OSError):
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two must not remove two files
+                if self.is_current:
+                    os.unlink(self._path)
+            finally:
+                os.close(folder)
+
     def release(self) -> None:
         """Give it back, also where a forked process has a copy of it."""
         import fcntl

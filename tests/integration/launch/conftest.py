@@ -23,6 +23,8 @@ from tests.conftest import ROOT, RecordedConsole
 from tests.fakes.engine import Mode, write_artifact
 
 FORKING = "fork"
+GONE_S = 30.0
+"""How long a process may take to end whose end is certain, on a busy machine."""
 
 
 class Bench:
@@ -52,6 +54,14 @@ class Bench:
         """A shell script that stays the parent of the engine, as some loaders do."""
         path = self.artifact(mode)
         path.write_text(path.read_text().replace("exec ", "") + "\nexit $?\n")
+        return path
+
+    def resisting_artifact(self) -> Path:
+        """An engine that loads for ever; it writes to the pipe `resists` once it ends only by SIGKILL."""
+        os.mkfifo(self.root / "resists")
+        path = self.root / "resisting.llamafile"
+        path.write_text('#!/bin/sh\ntrap "" TERM\necho > "$BENCH/resists"\nexec sleep 600\n')
+        path.chmod(0o755)
         return path
 
     def options(self, mode: Mode, **words: object) -> LaunchOptions:

@@ -9,17 +9,20 @@ import sys
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from opencoti.errors import BusyError, MissingError, OpencotiError
+from opencoti.launch.engine import Engine, launch
 from opencoti.launch.probe import Address, ask
 from opencoti.launch.ready import Cancelled
+from opencoti.launch.state import State
 from opencoti.tier import Health, Lease, TierProvider, local
-from opencoti.tier.users import UserLock
+from opencoti.tier.users import Mode, UserLock
 from tests.conftest import RecordedConsole
-from tests.integration.launch.conftest import is_open, wait_gone
+from tests.integration.launch.conftest import GONE_S, is_open, wait_gone
 from tests.integration.tier.conftest import TierBench
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the launcher reads /proc")
@@ -77,8 +80,8 @@ def test_engine_ends_some_time_after_the_last_user_was_killed(bench: TierBench) 
     state = bench.state()
     assert state is not None
     holder.kill()
-    assert wait_gone(state.engine.pid, 10)
-    assert wait_gone(state.keeper.pid, 10)
+    assert wait_gone(state.engine.pid, GONE_S)
+    assert wait_gone(state.keeper.pid, GONE_S)
     assert not is_open(state.port)
     bench.require_nothing_left()
 
@@ -91,7 +94,7 @@ def test_engine_stays_while_somebody_holds_it_however_short_the_rest(bench: Tier
         # Two looks of the keeper and more.
         assert not wait_gone(state.engine.pid, 1.3)
         assert lease.is_alive
-    assert wait_gone(state.keeper.pid, 10)
+    assert wait_gone(state.keeper.pid, GONE_S)
     assert tier.health().status == "stopped"
     bench.require_nothing_left()
 
@@ -101,7 +104,7 @@ def test_next_user_after_the_rest_starts_another_engine(bench: TierBench) -> Non
     tier.acquire().release()
     first = bench.state()
     assert first is not None
-    assert wait_gone(first.keeper.pid, 10)
+    assert wait_gone(first.keeper.pid, GONE_S)
     with tier.acquire():
         second = bench.state()
     assert second is not None
@@ -144,15 +147,11 @@ class Waiting:
 
 def test_those_who_wait_to_start_an_engine_join_the_one_that_another_started(bench: TierBench) -> None:
     """All have seen that nothing runs; one of them starts an engine and keeps it, the others share it."""
-    tier = bench.tier()
-    lease = tier.acquire()
-    before = bench.state()
-    assert before is not None
-    os.kill(before.engine.pid, signal.SIGKILL)
-    assert wait_gone(before.keeper.pid, 5)
+    lock = UserLock.try_take(bench.cache / "tiers" / "local" / "users", "alone")
+    assert lock is not None
     waiting = [Waiting(bench) for _ in range(4)]
     assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
-    lease.release()
+    lock.release()
     leases = [one.lease.result(timeout=50) for one in waiting]
     assert len({lease.url for lease in leases}) == 1
     assert len(bench.processes()) == 1
@@ -177,6 +176,43 @@ def test_those_who_want_the_same_other_options_share_the_engine_that_one_of_them
         other.release()
 
 
+def test_other_options_wait_while_the_engine_is_just_being_ended(
+    bench: TierBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keeper that ends an idle engine has the lock alone: nobody uses that engine, so it is no refusal."""
+    monkeypatch.setattr(local, "_TAKE_OVER_S", 0.0)
+    bench.tier().acquire().release()
+    lock = UserLock.try_take(bench.cache / "tiers" / "local" / "users", "alone")
+    assert lock is not None
+    wide = replace(bench.options("good"), binary=bench.binary, parallel=2, timeout_s=30)
+    waiting = Waiting(bench, options=wide)
+    assert bench.wait_until(lambda: waiting.has_looked or waiting.lease.done())
+    lock.release()
+    with waiting.lease.result(timeout=50) as lease:
+        assert lease.is_alive
+
+
+def test_stop_waits_while_the_engine_is_just_being_ended(
+    bench: TierBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_TAKE_OVER_S", 0.0)
+    bench.tier().acquire().release()
+    lock = UserLock.try_take(bench.cache / "tiers" / "local" / "users", "alone")
+    assert lock is not None
+    take, looks = UserLock.try_take, 0
+
+    def counted(path: Path, mode: Mode) -> UserLock | None:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            lock.release()
+        return take(path, mode)
+
+    monkeypatch.setattr(UserLock, "try_take", counted)
+    assert bench.tier().stop()
+    assert looks >= 5
+
+
 def test_starter_killed_while_the_engine_loads_leaves_the_start_to_the_next(bench: TierBench) -> None:
     bench.set_mode("never-ready")
     starter = bench.program(HOLD)
@@ -188,7 +224,7 @@ def test_starter_killed_while_the_engine_loads_leaves_the_start_to_the_next(benc
     bench.set_mode("good")
     starter.kill()
     assert waiting.hear()["url"]
-    assert wait_gone(loading.engine.pid, 5)
+    assert wait_gone(loading.engine.pid, GONE_S)
     assert len(bench.processes()) == 1
 
 
@@ -218,13 +254,77 @@ def test_engine_that_died_is_replaced(bench: TierBench) -> None:
     before = bench.state()
     assert before is not None
     os.kill(before.engine.pid, signal.SIGKILL)
-    assert wait_gone(before.keeper.pid, 5)
+    assert wait_gone(before.keeper.pid, GONE_S)
     assert not lease.is_alive
     lease.release()
     assert tier.health().status == "stopped"
     with tier.acquire() as new:
         assert new.is_alive
         assert is_open(int(new.url.rsplit(":", 1)[1]))
+
+
+def test_lease_of_an_engine_that_died_keeps_nobody_from_another_one(bench: TierBench) -> None:
+    """Whoever holds it may be busy with something else, or be the same program that wants the new one."""
+    tier = bench.tier()
+    old = tier.acquire()
+    before = bench.state()
+    assert before is not None
+    os.kill(before.engine.pid, signal.SIGKILL)
+    assert wait_gone(before.keeper.pid, GONE_S)
+    with tier.acquire() as new:
+        assert new.is_alive
+        assert not old.is_alive
+        old.release()
+        with pytest.raises(BusyError) as caught:
+            bench.tier().stop()
+        assert caught.value.error_id == "tier-in-use"
+    assert tier.stop()
+
+
+def test_lease_never_hangs_on_a_lock_that_was_forgotten(
+    bench: TierBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between lock and look the engine died, another program forgot its leases, and a third started one."""
+    tier = bench.tier()
+    bench.tier().acquire().release()
+    take = UserLock.try_take
+
+    def take_and_lose(path: Path, mode: Mode) -> UserLock | None:
+        lock = take(path, mode)
+        if mode == "shared" and lock is not None:
+            monkeypatch.setattr(UserLock, "try_take", take)
+            lock.forget()
+        return lock
+
+    monkeypatch.setattr(UserLock, "try_take", take_and_lose)
+    with tier.acquire(), pytest.raises(BusyError) as caught:
+        bench.tier().stop()
+    assert caught.value.error_id == "tier-in-use"
+
+
+def test_engine_that_dies_as_soon_as_it_is_let_go_is_not_started_for_ever(bench: TierBench) -> None:
+    starts: list[int] = []
+
+    def start(*given: Any, **words: Any) -> Engine:
+        assert len(starts) < 40, "there is no end of it"
+        engine = launch(*given, **words)
+        let_go = engine.detach
+        starts.append(engine.state.engine.pid)
+
+        def detach() -> State:
+            state = let_go()
+            os.kill(state.engine.pid, signal.SIGKILL)
+            assert wait_gone(state.keeper.pid, GONE_S)
+            return state
+
+        engine.detach = detach  # type: ignore[method-assign]
+        return engine
+
+    with pytest.raises(BusyError) as caught:
+        bench.tier(start=start, wait_s=0.5).acquire()
+    assert caught.value.error_id == "tier-busy"
+    assert starts
+    assert bench.processes() == []
 
 
 def test_engine_with_other_options_is_replaced_only_while_nobody_uses_it(bench: TierBench) -> None:
@@ -245,7 +345,7 @@ def test_engine_with_other_options_is_replaced_only_while_nobody_uses_it(bench: 
         after = bench.state()
         assert after is not None
         assert after.fingerprint != before.fingerprint
-        assert wait_gone(before.engine.pid, 1)
+        assert wait_gone(before.engine.pid, GONE_S)
 
 
 def test_failed_start_is_told_and_leaves_nothing(bench: TierBench) -> None:
@@ -318,7 +418,7 @@ def test_forked_child_does_not_keep_a_lease_that_was_given_back(bench: TierBench
     child = bench.program(script, idle_s=0.1).hear()["child"]
     state = bench.state()
     try:
-        assert state is None or wait_gone(state.engine.pid, 10)
+        assert state is None or wait_gone(state.engine.pid, GONE_S)
     finally:
         os.kill(child, signal.SIGKILL)
 
