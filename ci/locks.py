@@ -22,7 +22,7 @@ def exclusive_lock(path: Path, purpose: str, *, wait: bool = False) -> Iterator[
 
     Raises:
         BusyError: `lock-held`, another process of this project holds it.
-        StorageError: the lock file cannot be created.
+        StorageError: the lock file cannot be created, or its file system has no locks.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,8 +43,12 @@ def _acquire(handle: int, path: Path, purpose: str, wait: bool) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as exc:
-        holder = path.read_text(encoding="utf-8", errors="replace").strip()
+        holder = ""
+        with suppress(OSError):  # its folder may be gone by now
+            holder = path.read_text(encoding="utf-8", errors="replace").strip()
         raise _held(purpose, f"process {holder or '?'} holds {path}") from exc
+    except OSError as exc:
+        raise storage_error(exc, f"cannot lock {path}") from exc
 
 
 @contextmanager

@@ -64,10 +64,11 @@ def atomic_file(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
             that name.
     """
     _refuse_special(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    # Numbers tell no writers apart that are threads, or each the first process of a container. That of the
+    # process comes last: `opencoti.fetch.store` tells by it what a killed run left.
+    temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}.{os.getpid()}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600)
     except OSError as exc:
         raise storage_error(exc, f"cannot write {path}") from exc

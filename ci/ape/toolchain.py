@@ -176,11 +176,11 @@ class ScriptToolchain:
     def prepare(self, console: Console) -> Path:
         """Write the programs. Raises `StorageError`, and `MissingError` for what is not there."""
         folder = self._layout.toolchains / f"ape-{self._backend.name}-{self.id[:16]}"
+        mark_used(folder)
         for name, text in self._scripts(folder).items():
             path = folder / "bin" / name
             if not path.is_file() or path.read_text(encoding="utf-8") != text:
                 write_atomic(path, text.encode(), mode=0o755)
-        mark_used(folder)
         return folder / "bin"
 
     def _scripts(self, folder: Path) -> dict[str, str]:

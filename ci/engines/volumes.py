@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ci.engines.client import EngineClient, translated
 from ci.engines.owner import is_orphan, owner_labels
+from ci.locks import exclusive_lock
 from ci.stages.model import digest
 from opencoti.console import Console
 from opencoti.errors import storage_error
@@ -38,16 +39,23 @@ def client_id(cache: Path) -> str:
         StorageError: the cache cannot be written.
     """
     path = cache / _CLIENT_FILE
-    try:
-        text = path.read_text(encoding="ascii").strip() if path.is_file() else ""
-    except (OSError, UnicodeDecodeError) as exc:
-        if isinstance(exc, OSError):
-            raise storage_error(exc, f"cannot read {path}") from exc
-        text = ""
+    text = _read_id(path)
     if not text:
-        text = uuid.uuid4().hex
-        write_atomic(path, f"{text}\n".encode())
+        with exclusive_lock(cache / "locks" / f"{_CLIENT_FILE}.lock", f"the file {path}", wait=True):
+            text = _read_id(path)  # another command may have been quicker
+            if not text:
+                text = uuid.uuid4().hex
+                write_atomic(path, f"{text}\n".encode())
     return digest([text, socket.gethostname()])[:16]
+
+
+def _read_id(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip() if path.is_file() else ""
+    except UnicodeDecodeError:
+        return ""
+    except OSError as exc:
+        raise storage_error(exc, f"cannot read {path}") from exc
 
 
 def new_name(purpose: str) -> str:

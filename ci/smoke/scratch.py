@@ -75,8 +75,10 @@ def scratch_folder(fallback: Path, *, keep: bool = False) -> Iterator[Scratch]:
     """
     base = _choose_base(fallback)
     _sweep(base)
-    scratch = Scratch(root=_make_root(base), mark=secrets.token_hex(16))
-    lock = _hold(scratch.root / _LOCK_NAME)
+    root = _make_root(base)
+    while (lock := _hold(root / _LOCK_NAME)) is None:
+        root = _make_root(base)
+    scratch = Scratch(root=root, mark=secrets.token_hex(16))
     try:
         for folder in (scratch.home, scratch.work, scratch.root / "tmp"):
             folder.mkdir(mode=0o700)
@@ -130,11 +132,20 @@ def _make_root(base: Path) -> Path:
         raise _cannot_make(exc, base) from exc
 
 
-def _hold(path: Path) -> int:
-    """Take the lock that says "in use"; the kernel drops it when this process dies."""
+def _hold(path: Path) -> int | None:
+    """Take the lock that says "in use"; the kernel drops it when this process dies.
+
+    None: a sweep met the folder before it was locked, and removed it.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    return handle
+    try:
+        if os.path.samestat(os.fstat(handle), os.stat(path)):
+            return handle
+    except FileNotFoundError:
+        pass
+    os.close(handle)
+    return None
 
 
 def _sweep(base: Path) -> None:

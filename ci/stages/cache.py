@@ -57,13 +57,13 @@ class StageCache:
         entry = self._folder / key
         if not entry.is_dir():
             return None
+        with suppress(OSError):  # before it is read: what was used just now is not collected meanwhile
+            os.utime(entry / "stage.json")
         cached, damage = _read_entry(entry, key)
         if cached is None:
             self._console.warn(f"cached stage {entry} is damaged ({damage}): it is built again")
             shutil.rmtree(entry, ignore_errors=True)
             return None
-        with suppress(OSError):
-            os.utime(entry / "stage.json")
         return cached
 
     def store(

@@ -48,6 +48,7 @@ def tool_cache(
 
 def _take(folder: Path, console: Console, max_zig_bytes: int) -> int | None:
     """Return the lock that says it is used, or None if it cannot be."""
+    mark_used(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -56,7 +57,6 @@ def _take(folder: Path, console: Console, max_zig_bytes: int) -> int | None:
             f"the compiler cache {folder} cannot be written ({exc.strerror}): this build goes without"
         )
         return None
-    mark_used(folder)
     remove_unused(folder.parent)
     with suppress(OSError):  # a file system without locks: then nobody can tell that nobody uses it
         if _is_alone(lock) and _size_of(folder / "zig") > max_zig_bytes:

@@ -14,9 +14,13 @@ _MARK: Final = ".last-used"
 
 
 def mark_used(folder: Path) -> None:
-    """Record that a folder is used now. Failing to is no reason to stop."""
+    """Record that a folder is used from now on. Failing to is no reason to stop.
+
+    Call it before the folder is looked at or made: another command may be removing what is unused.
+    """
     mark = folder.with_name(f"{_MARK}-{folder.name}")
     with suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
         os.utime(mark)
 

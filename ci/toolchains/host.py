@@ -108,13 +108,13 @@ class WheelToolchain:
             VerificationError: a wheel has other bytes than its lock says.
         """
         folder = self._layout.toolchains / self.id[:16]
+        mark_used(folder)
         if not is_intact(folder):
             lock = folder.with_name(f"{folder.name}.lock")
             with exclusive_lock(lock, f"toolchain {self._recipe.name}", wait=True):
                 if not is_intact(folder):
                     self._install(folder, console)
                     remove_unused(folder.parent)
-        mark_used(folder)
         return folder / "bin"
 
     def _install(self, folder: Path, console: Console) -> None:

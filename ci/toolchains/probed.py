@@ -99,13 +99,13 @@ class ProbedToolchain:
         WheelToolchain(setup.base, self._layout).prepare(console)
         self._require_accepted(setup)
         folder = self._layout.toolchains / f"{self._backend.toolchain}-{self.id[:16]}"
+        mark_used(folder)
         lock = folder.with_name(f"{folder.name}.lock")
         with exclusive_lock(lock, f"toolchain {self._backend.toolchain}", wait=True):
             try:
                 self._write(folder, setup)
             except OSError as exc:
                 raise storage_error(exc, f"cannot write {folder}") from exc
-        mark_used(folder)
         return folder / "bin"
 
     def check(self, stage: Stage) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ci import locks
 from ci.git import git_failed
 from ci.locks import exclusive_lock
 from ci.paths import Layout
 from ci.process import Completed
 from ci.quickstart import client_error
-from opencoti.errors import BuildError, ConfigError, StorageError
+from opencoti.errors import BuildError, BusyError, ConfigError, StorageError
 from tests.conftest import ROOT
 
 
@@ -40,6 +46,38 @@ def test_no_home_folder_is_told_with_what_to_set(monkeypatch: pytest.MonkeyPatch
 def test_a_lock_is_held_even_if_the_number_of_its_holder_cannot_be_written() -> None:
     with exclusive_lock(Path("/dev/full"), "the test"):
         pass
+
+
+def test_a_lock_file_that_is_gone_when_its_holder_is_to_be_named_is_still_a_held_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder" / "lock"
+
+    def flock(handle: int, operation: int) -> None:
+        try:
+            fcntl.flock(handle, operation)
+        except BlockingIOError:
+            shutil.rmtree(path.parent)  # as its holder does that removes what it worked on
+            raise
+
+    with exclusive_lock(path, "the test"):
+        monkeypatch.setattr(locks, "fcntl", SimpleNamespace(**{**vars(fcntl), "flock": flock}))
+        with pytest.raises(BusyError) as caught, exclusive_lock(path, "the test"):
+            pass
+    assert (caught.value.error_id, caught.value.why) == ("lock-held", f"process ? holds {path}")
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_file_system_without_locks_is_a_storage_failure(
+    wait: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks, "fcntl", SimpleNamespace(**{**vars(fcntl), "flock": flock}))
+    with pytest.raises(StorageError) as caught, exclusive_lock(tmp_path / "lock", "the test", wait=wait):
+        pass
+    assert (caught.value.what, caught.value.why) == (f"cannot lock {tmp_path / 'lock'}", "No locks available")
 
 
 def test_a_failure_of_git_on_a_full_disk_is_one_of_the_disk(tmp_path: Path) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from opencoti.errors import StorageError, VerificationError
+from opencoti.fetch.store import Slot, inspect
 from opencoti.files import atomic_file, is_safe_name, require_safe_name, write_atomic
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(
@@ -80,3 +87,49 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert caught.value.error_id == "target-special"
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_threads_that_write_one_file_at_the_same_time_both_succeed(tmp_path: Path) -> None:
+    both_wrote = threading.Barrier(2)
+
+    def write(data: bytes) -> None:
+        with atomic_file(tmp_path / "file") as file:
+            file.write(data[: 1 << 19])
+            file.flush()
+            both_wrote.wait(60)
+            file.write(data[1 << 19 :])
+
+    contents = [letter * (1 << 20) for letter in (b"a", b"b")]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        assert list(pool.map(write, contents)) == [None, None]
+    assert (tmp_path / "file").read_bytes() in contents
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_two_writers_of_one_thread_do_not_share_a_file_either(tmp_path: Path) -> None:
+    """Nor do two containers, in which both process and thread may have the number 1."""
+    with atomic_file(tmp_path / "file") as first:
+        first.write(b"first")
+        with atomic_file(tmp_path / "file") as second:
+            second.write(b"second")
+        assert (tmp_path / "file").read_bytes() == b"second"
+    assert (tmp_path / "file").read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_a_killed_run_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    slot = Slot(folder=tmp_path, name="engine")
+    slot.final.write_bytes(b"x")
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from opencoti.files import atomic_file\n"
+        "with atomic_file(pathlib.Path(sys.argv[1])):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, slot.stamp], cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
+    [left] = tmp_path.glob(".*.tmp")
+    with atomic_file(slot.stamp):
+        [living] = set(tmp_path.glob(".*.tmp")) - {left}
+        assert inspect(slot).was_read  # writes a stamp
+        assert list(tmp_path.glob(".*.tmp")) == [living]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,6 +137,29 @@ def test_only_folders_of_dead_runs_are_swept(temporary: Path, tmp_path: Path) ->
         with scratch_folder(tmp_path / "fallback"):
             assert living.home.is_dir()
     assert foreign.is_dir()
+
+
+def test_a_folder_that_a_sweep_met_before_it_was_locked_is_given_up_for_another(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[Path] = []
+
+    def flock(handle: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and len(lost) < 3:
+            lost.extend(temporary.iterdir())
+            with scratch_folder(tmp_path / "fallback"):  # another run, which sweeps first
+                pass
+        fcntl.flock(handle, operation)
+
+    monkeypatch.setattr(scratch, "fcntl", SimpleNamespace(**{**vars(fcntl), "flock": flock}))
+    with scratch_folder(tmp_path / "fallback") as made:
+        assert made.home.is_dir()
+        assert made.root not in lost
+        assert list(temporary.iterdir()) == [made.root]
+        with scratch_folder(tmp_path / "fallback"):
+            assert made.home.is_dir(), "it is locked, and no sweep takes it"
+    assert len(set(lost)) == 3
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_noexec_temporary_folder_is_not_used_case_b51(

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from ci.stages import cache as cache_module
 from ci.stages.cache import StageCache
+from opencoti.hashing import sha256_file
 from tests.conftest import RecordedConsole
 
 KEY = "k" * 64
@@ -106,3 +108,23 @@ def test_only_old_entries_beyond_the_newest_are_removed(
     assert cache.collect_garbage("cpu", keep=2) == ["b" * 64, "a" * 64]
     assert cache.collect_garbage("cpu", keep=0) == ["c" * 64]
     assert cache.collect_garbage("another stage", keep=0) == []
+
+
+def test_an_entry_is_marked_as_used_before_it_is_read_so_that_nobody_collects_it_meanwhile(
+    tmp_path: Path, product: Path, recorded: RecordedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = (StageCache(tmp_path / "stages", recorded.console) for _ in range(2))
+    record = store(mine, product).folder.parent / "stage.json"
+    then = time.time() - 2 * 3600
+    os.utime(record, (then, then))
+    collected: list[str] = []
+
+    def hash_while_another_command_collects(path: Path) -> str:
+        collected.extend(other.collect_garbage("cpu", keep=0))
+        return sha256_file(path)
+
+    monkeypatch.setattr(cache_module, "sha256_file", hash_while_another_command_collects)
+    found = mine.find(KEY)
+    assert found is not None
+    assert (found.folder / "data").read_bytes() == b"data"
+    assert (collected, recorded.text) == ([], "")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from ci.toolchains import host
+from ci.toolchains.expiry import remove_unused
 from ci.toolchains.host import SystemToolchain, WheelToolchain, find_toolchain, is_intact
 from ci.toolchains.recipe import WheelRule
 from ci.toolchains.wheels import platform_tags, unpack_wheel
@@ -62,6 +65,25 @@ def test_a_damaged_toolchain_is_unpacked_again_from_the_download_cache(
     assert is_intact(prepare(tiny, recorded))
     assert "incomplete or damaged" in recorded.text
     assert "fetching" not in recorded.text.split("damaged")[1]
+
+
+def test_a_toolchain_that_nobody_used_for_a_month_does_not_go_while_it_is_prepared(
+    tiny: TinyToolchain, recorded: RecordedConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = prepare(tiny, recorded)
+    mark = folder.with_name(f".last-used-{folder.name}")
+    os.utime(mark, (mark.stat().st_mtime - 31 * 86400,) * 2)
+    removed: list[str] = []
+
+    def look_while_another_command_sweeps(looked_at: Path) -> bool:
+        answer = is_intact(looked_at)
+        removed.extend(remove_unused(looked_at.parent))
+        return answer
+
+    monkeypatch.setattr(host, "is_intact", look_while_another_command_sweeps)
+    assert is_intact(prepare(tiny, recorded))
+    assert removed == []
+    assert recorded.text.count("unpacking") == 1
 
 
 def test_a_wheel_with_other_bytes_is_refused(tiny: TinyToolchain, recorded: RecordedConsole) -> None:
