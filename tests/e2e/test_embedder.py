@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import re
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.conftest import ROOT
 from tests.e2e.conftest import EngineArtifact
 
 pytestmark = pytest.mark.engine
+_LISTENING: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +65,8 @@ def embedder(
 
 @pytest.fixture
 def server(embedder: Embedder, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     child = subprocess.Popen(
-        [str(embedder.artifact), "--host", "127.0.0.1", "--port", str(port)],
+        [str(embedder.artifact), "--host", "127.0.0.1", "--port", "0"],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -78,11 +77,11 @@ def server(embedder: Embedder, tmp_path: Path) -> Iterator[tuple[subprocess.Pope
         lines = []
         for line in child.stderr:
             lines.append(line)
-            if "listening on http" in line:
+            if found := _LISTENING.search(line):
                 break
         else:
             pytest.fail("the server ended: " + "".join(lines[-20:]))
-        yield child, port
+        yield child, int(found[1])
         child.kill()
 
 

@@ -26,6 +26,8 @@ _STEP: Final = 256
 _SPLIT: Final = ("-np", str(_SLOTS), "-c", str(_SLOTS * LONG_CONTEXT), "--no-kv-unified")
 # A prompt is kept in its slot only. One thread: several wait for each other on a busy machine.
 _COMMON: Final = ("--cache-ram", "0", "-t", "1")
+SLOWLY: Final = {"ignore_eos": True, "grammar": "root ::= " + " | ".join(["[a-z ]*"] * 16)}
+"""A request that takes seconds for 200 tokens: every token of the vocabulary is tried in 16 ways."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +199,7 @@ def limited(bench: Bench) -> Iterator[Running]:
 
 def test_without_memory_the_new_request_gets_503_and_the_running_one_ends_well(limited: Running) -> None:
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(limited.complete, prompt(4, 300), 200, id_slot=0, ignore_eos=True)
+        running = pool.submit(limited.complete, prompt(4, 300), 200, id_slot=0, **SLOWLY)
         limited.wait_for(r"slot 0: context memory 256 -> 512 tokens")
         refused = limited.complete(prompt(5, 600), 4, id_slot=1)
         assert not running.done()

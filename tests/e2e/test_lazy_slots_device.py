@@ -17,7 +17,7 @@ from ci.smoke.contained import lavapipe, open_container_place
 from opencoti.console import Console
 from tests.e2e.models import long_model, sliding_model, uneven_model
 from tests.e2e.running import Running, contained
-from tests.e2e.test_lazy_slots import growths, prompt, tokens_in_turn
+from tests.e2e.test_lazy_slots import SLOWLY, growths, prompt, tokens_in_turn
 from tests.fakes.gpu_artifact import vulkan_artifact
 from tests.fakes.scarce_device import ScarceDevice
 
@@ -143,14 +143,15 @@ def limited(bench: Bench) -> Iterator[Running]:
 
 def test_without_memory_the_new_request_gets_503_and_the_running_one_ends_well(limited: Running) -> None:
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(limited.complete, prompt(4, 280), 20, id_slot=0, ignore_eos=True)
+        running = pool.submit(limited.complete, prompt(4, 280), 200, id_slot=0, **SLOWLY)
         limited.wait_for(r"slot 0: context memory 256 -> 512 tokens")
         refused = limited.complete(prompt(5, 1100), 4, id_slot=1)
+        assert not running.done()
         done = running.result()
     assert refused.status == 503
     assert "no memory for this request now" in refused.data["error"]["message"]
     assert done.status == 200
-    assert len(done.data["tokens"]) == 20
+    assert len(done.data["tokens"]) == 200
     assert limited.complete(prompt(5, 560), 2, id_slot=1).status == 200
     limited.wait_for(r"slot 1: context memory 256 -> 1024 tokens")
     assert growths(limited)[-1] == (1, 256, 1024)
@@ -228,7 +229,7 @@ def test_an_idle_slot_gives_memory_back_on_a_device_that_is_full(bench: Bench) -
     with bench.start(*options) as stock:
         expected = talk(stock)
     device = ScarceDevice(bench.home)
-    lazy = ("--slot-initial-ctx", "256", "--slot-shrink-idle-ms", "1000", "--log-verbosity", "4")
+    lazy = ("--slot-initial-ctx", "256", "--slot-shrink-idle-ms", "5000", "--log-verbosity", "4")
     with bench.start(*options, *lazy, variables=device.variables, files=(device.library,)) as server:
 
         def shrink() -> None:

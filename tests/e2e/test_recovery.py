@@ -23,7 +23,9 @@ KILLS = 4
 
 
 def _generated(folder: str, names: list[str]) -> list[str]:
-    """Names in a folder of the checkout that its commands have made."""
+    """Names in a folder of the checkout that its commands have made, and that may go while one copies."""
+    if Path(folder).name == "__pycache__":
+        return names
     if Path(folder) == ROOT / "vendors" / "sources":
         return [name for name in names if name != ".gitkeep"]
     made = {"build", "dist", ".nox", ".bootstrap", ".mypy_cache", ".ruff_cache", ".pytest_cache"}

@@ -126,7 +126,7 @@ def test_a_state_that_leaves_its_slot_is_read_once(
     folder = tmp_path / "states"
     words = one_slot(real_layout, tmp_path, "-lv", "5", "--session-save-path", str(folder))
     with started(artifact.path, *words, home=tmp_path) as server, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(server.complete, long_prompt(1, 6_000), 1, session_id="s0")
+        first = pool.submit(server.complete, long_prompt(1, 10_000), 1, session_id="s0")
         server.wait_for(WORKS)
         second = pool.submit(server.complete, long_prompt(2, 50), 1, session_id="s1")
         server.wait_for("defer task")

@@ -95,7 +95,9 @@ def test_nothing_is_taken_from_a_session_that_is_being_forgotten(real_layout: La
         long = threading.Thread(target=sessions.ask, args=(prompt, "A"), kwargs={"n_predict": 400})
         long.start()
         try:
-            while not any(slot["is_processing"] for slot in sessions.http.get("/slots").json()):
+            while long.is_alive() and not any(
+                slot["is_processing"] for slot in sessions.http.get("/slots").json()
+            ):
                 time.sleep(0.005)
             assert sessions.http.delete("/sessions/A").status_code == 200
             assert sessions.ask(prompt, "A").session["reused"] == 0

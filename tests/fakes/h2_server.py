@@ -37,6 +37,11 @@ class H2Server:
     empty: int = 0
     """How many of the next bodies are empty blocks without end."""
 
+    @property
+    def will_stall(self) -> bool:
+        """Whether one of the next answers has no end."""
+        return self.empty > 0
+
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}/engine.bin"
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Kind = Literal[
     "good",
@@ -58,6 +58,7 @@ class Fault:
 
 
 GOOD = Fault()
+_STALLS: Final = ("stall", "trickle", "hints", "slow-head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,11 @@ class FaultServer:
     def url(self, name: str = "engine.bin") -> str:
         """Address of the file; every path gives it."""
         return f"{self.scheme}://127.0.0.1:{self.port}/{name}"
+
+    @property
+    def will_stall(self) -> bool:
+        """Whether one of the next answers has no end."""
+        return any(fault.kind in _STALLS for fault in self.script)
 
     @property
     def ranges(self) -> list[str]:

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+import pytest
 
 from ci.engines.client import EngineClient
 from ci.engines.endpoint import Daemon, Endpoint, probe
@@ -53,21 +56,28 @@ def second_daemon(hidden: Path, *, data: Path | None = None) -> Iterator[SecondD
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         try:
-            log = []
-            # Its own word that it is ready; the end of the stream when it failed.
-            for line in process.stderr:
-                log.append(line)
-                if b"API listen on 127.0.0.1" in line:
-                    break
-            assert process.poll() is None, b"".join(log[-5:])
-            drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
-            yield SecondDaemon(url=url, process=process, folder=folder)
+            _wait_until_it_listens(process.stderr)
+            with subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL):
+                try:
+                    yield SecondDaemon(url=url, process=process, folder=folder)
+                finally:
+                    process.terminate()
+                    process.wait()
         finally:
             process.terminate()
             process.wait()
-            drain.wait()
             _end_containers(folder)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_it_listens(log: IO[bytes]) -> None:
+    """Read the log up to the daemon's own word that it is ready; it ends when the daemon failed."""
+    lines: list[bytes] = []
+    for line in log:
+        lines.append(line)
+        if b"API listen on 127.0.0.1" in line:
+            return
+    pytest.fail("dockerd ended: " + b"".join(lines[-5:]).decode(errors="replace"))
 
 
 def _end_containers(folder: Path) -> None:

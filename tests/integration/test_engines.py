@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,13 @@ def containers(client: EngineClient, owner: int) -> list[str]:
     return [str(entry["Id"]) for entry in found]
 
 
+def signals_sent(client: EngineClient, container: str) -> set[str]:
+    """Return which signals the daemon sent to a container that is gone, as numbers."""
+    only = {"container": container, "event": "kill"}
+    events = client.api.events(since=0, until=time.time(), filters=only, decode=True)
+    return {event["Actor"]["Attributes"]["signal"] for event in events}
+
+
 def test_the_host_engine_builds_a_program_that_runs_and_names_no_path(project: Project) -> None:
     result = project.build("host")
     done = subprocess.run([result.folder / "tool"], capture_output=True, text=True, check=True)
@@ -256,17 +264,18 @@ class Victim:
     [([signal.SIGINT], 130), ([signal.SIGTERM], 143), ([signal.SIGINT, signal.SIGINT], 130)],
     ids=["ctrl-c", "terminated", "ctrl-c twice"],
 )
-def test_an_interrupted_command_ends_its_container_within_five_seconds(
+def test_an_interrupted_command_ends_its_container_without_a_grace(
     client: EngineClient, project: Project, numbers: list[signal.Signals], code: int
 ) -> None:
     """case B10"""
     project.build("docker", script="echo x > product")
     with Victim(project) as victim:
-        assert len(containers(client, victim.process.pid)) == 1
+        (container,) = containers(client, victim.process.pid)
         for number in numbers:
             victim.process.send_signal(number)
-        assert victim.process.wait(timeout=5) == code
+        assert victim.process.wait(timeout=60) == code
         assert containers(client, victim.process.pid) == []
+    assert signals_sent(client, container) == {str(int(signal.SIGKILL))}
 
 
 @pytest.mark.docker
@@ -276,7 +285,8 @@ def test_the_next_start_removes_what_a_killed_command_left(client: EngineClient,
         pid = victim.process.pid
         # All of them: a container whose program runs may not be listed as running yet.
         mine = client.api.containers(all=True, filters={"label": f"{OWNER_PID}={pid}"})
-    assert len(containers(client, pid)) == 1
-    assert sweep(client, project.console.console) == [mine[0]["Names"][0].removeprefix("/")]
+    assert len(mine) == 1
+    # Whoever uses the same daemon may have been faster.
+    sweep(client, project.console.console)
     assert containers(client, pid) == []
     assert owner_labels("r")[OWNER_PID] != str(pid)

@@ -219,7 +219,7 @@ def test_an_interrupted_command_leaves_nothing(
     """case B10"""
     with Victim(project) as victim:
         victim.process.send_signal(number)
-        assert victim.process.wait(timeout=20) == code
+        assert victim.process.wait(timeout=60) == code
         assert containers(client, victim.process.pid) == []
 
 

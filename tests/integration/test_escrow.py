@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,32 +18,35 @@ from ci.paths import Layout
 from ci.toolchains.recipe import Recipe
 from opencoti.console import Console
 from opencoti.errors import ConfigError, MissingError, NetworkError, OpencotiError, VerificationError
-from tests.conftest import IN_CI
+from tests.conftest import IN_CI, require
+from tests.integration.second_daemon import copy_image, second_daemon
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[EngineClient]:
+def image(docker_daemon: None, real_layout: Layout) -> ToolchainImage:
+    made = ToolchainImage(Recipe.load(real_layout.containers / "zig"), real_layout)
+    here = EngineClient(probe(find_endpoint()))
     try:
-        made = EngineClient(probe(find_endpoint()))
-    except MissingError as error:
-        if IN_CI:
-            raise
-        pytest.skip(str(error))
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def image(client: EngineClient) -> ToolchainImage:
-    layout = Layout.find()
-    made = ToolchainImage(Recipe.load(layout.containers / "zig"), layout)
-    try:
-        made.ensure(client, Console(quiet=True))
+        made.ensure(here, Console(quiet=True))
     except NetworkError as error:
         if IN_CI:
             raise
         pytest.skip(str(error))
+    finally:
+        here.close()
     return made
+
+
+@pytest.fixture(scope="module")
+def client(image: ToolchainImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineClient]:
+    """A daemon of these tests' own with the image: other tests use that of everybody's meanwhile."""
+    require(os.geteuid() == 0, "starting a second dockerd needs root")
+    with second_daemon(tmp_path_factory.mktemp("hidden")) as daemon:
+        here, there = EngineClient(probe(find_endpoint())), EngineClient(daemon.daemon)
+        copy_image(here, there, image.tag)
+        here.close()
+        yield there
+        there.close()
 
 
 @pytest.fixture(scope="module")

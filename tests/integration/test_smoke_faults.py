@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,12 @@ EXPECTED = Expected(
     upstream_commits=frozenset({engine.COMMIT}),
 )
 PATIENT = Limits(version_s=30, ready_s=30, request_s=30, stop_s=10)
-HASTY = Limits(version_s=1.5, ready_s=1.5, request_s=1.0, stop_s=0.5)
+# One short limit for what is bound to reach it: a busy machine takes seconds to start the stand-in.
+NO_VERSION = replace(PATIENT, version_s=1.5)
+NOT_READY = replace(PATIENT, ready_s=1.5)
+NO_ANSWER = replace(PATIENT, request_s=2.0)
+NO_END = replace(PATIENT, stop_s=0.5)
+LEFT = replace(PATIENT, stop_s=5.0)
 
 
 class Bench:
@@ -101,10 +107,10 @@ WRONG: list[tuple[Mode, Limits, str]] = [
     ("dies-at-start", PATIENT, "smoke-died"),
     ("dies-loading", PATIENT, "smoke-died"),
     ("dies-answering", PATIENT, "smoke-request-failed"),
-    ("never-ready", HASTY, "smoke-not-ready"),
-    ("never-listens", HASTY, "smoke-not-ready"),
-    ("endless-body", HASTY, "smoke-request-failed"),
-    ("slow-body", HASTY, "smoke-request-failed"),
+    ("never-ready", NOT_READY, "smoke-not-ready"),
+    ("never-listens", NOT_READY, "smoke-not-ready"),
+    ("endless-body", NO_ANSWER, "smoke-request-failed"),
+    ("slow-body", NO_ANSWER, "smoke-request-failed"),
     ("huge-body", PATIENT, "smoke-request-failed"),
     ("no-json", PATIENT, "smoke-request-failed"),
     ("error-500", PATIENT, "smoke-request-failed"),
@@ -115,10 +121,10 @@ WRONG: list[tuple[Mode, Limits, str]] = [
     ("nan-vector", PATIENT, "smoke-bad-embedding"),
     ("short-vector", PATIENT, "smoke-bad-embedding"),
     ("same-vectors", PATIENT, "smoke-bad-embedding"),
-    ("ignores-sigterm", HASTY, "smoke-ignores-sigterm"),
+    ("ignores-sigterm", NO_END, "smoke-ignores-sigterm"),
     ("aborts-at-end", PATIENT, "smoke-died"),
-    ("leaves-child", HASTY, "smoke-left-processes"),
-    ("leaves-detached-child", HASTY, "smoke-left-processes"),
+    ("leaves-child", LEFT, "smoke-left-processes"),
+    ("leaves-detached-child", LEFT, "smoke-left-processes"),
     ("open-to-all", PATIENT, "smoke-open-to-all"),
     ("no-identity", PATIENT, "smoke-no-build-identity"),
     ("unidentified", PATIENT, "smoke-no-build-identity"),
@@ -129,7 +135,7 @@ WRONG: list[tuple[Mode, Limits, str]] = [
     ("maps-outside", PATIENT, "smoke-foreign-library"),
     ("replaces-mapped", PATIENT, "smoke-foreign-library"),
     ("version-fails", PATIENT, "smoke-died"),
-    ("version-hangs", HASTY, "smoke-version-hangs"),
+    ("version-hangs", NO_VERSION, "smoke-version-hangs"),
 ]
 
 
@@ -218,8 +224,6 @@ def test_a_file_for_another_machine_is_not_given_to_sh(bench: Bench) -> None:
 
 
 def test_an_unknown_backend_is_refused(bench: Bench) -> None:
-    from dataclasses import replace
-
     with pytest.raises(UsageError) as caught:
         bench.run(replace(bench.plan("good"), backend="vulcan"))
     assert "cpu" in caught.value.hint
@@ -263,7 +267,7 @@ def test_a_killed_smoke_test_takes_the_engine_along_case_b47(bench: Bench) -> No
     finally:
         child.kill()
         child.wait()
-    assert _ends_within(handle, seconds=5)
+    assert _ends_within(handle, seconds=30)
     assert list((bench.root / "tmp").iterdir()) != []
     bench.run(bench.plan("good"))
 
@@ -291,8 +295,6 @@ def test_an_interrupt_leaves_nothing(bench: Bench, error: type[BaseException]) -
 
 def test_errors_are_ours(bench: Bench) -> None:
     """An artifact that cannot be read is one clear error as well."""
-    from dataclasses import replace
-
     with pytest.raises(OpencotiError) as caught:
         bench.run(replace(bench.plan("good"), artifact=bench.root / "nothing"))
     assert caught.value.error_id == "storage-failed"

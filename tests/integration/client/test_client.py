@@ -14,7 +14,7 @@ from opencoti.client import AsyncClient, Client, Limits, Sampling
 from opencoti.errors import BusyError, OpencotiError
 from tests.fakes.chat_server import ChatServer, raw_server
 
-HASTY = Limits(connect_s=2, idle_s=1, total_s=1.5, body_bytes=1 << 20, stream_bytes=1 << 20)
+LIMITS = Limits(connect_s=30, idle_s=30, total_s=60, body_bytes=1 << 20, stream_bytes=1 << 20)
 USER = [{"role": "user", "content": "hello"}]
 Action = Callable[[Any], Any]
 
@@ -49,7 +49,7 @@ class Both:
 
         return read()
 
-    def fail(self, url: str, action: Action, *, limits: Limits | None = HASTY) -> OpencotiError:
+    def fail(self, url: str, action: Action, *, limits: Limits | None = LIMITS) -> OpencotiError:
         with pytest.raises(OpencotiError) as caught:
             self.run(url, action, limits=limits)
         return caught.value

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,9 @@ from tests.fakes.http_faults import FaultServer
 CONTENT = random.Random(7).randbytes(50_000)
 SHA = hashlib.sha256(CONTENT).hexdigest()
 NEVER = float("inf")
-LIMITS = Limits(timeout_s=0.25, min_bytes_per_s=2000, tries=4, alone_bytes_per_s=NEVER)
+LIMITS = Limits(timeout_s=30.0, min_bytes_per_s=2000, tries=4, alone_bytes_per_s=NEVER)
+STALL_S = 0.25
+"""The time-out where a server is going to stall; elsewhere a busy machine would look like one."""
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Bench:
     folder: Path
     sha256: str = SHA
     transport: Transport | None = None
+    transports: Mapping[float, Transport] = field(default_factory=dict)
+    """By their time-outs, instead of one of its own for each fetch."""
     pauses: list[float] = field(default_factory=list)
     free: int | None = None
     open_partial: Callable[[Path], Partial] = Partial.open
@@ -67,7 +71,8 @@ class Bench:
         return slot_for(self.request(server), self.settings, None)
 
     def fetch(self, server: FaultServer, *, is_offline: bool = False) -> Fetched:
-        settings = replace(self.settings, is_offline=is_offline)
+        limits = replace(self.settings.limits, timeout_s=timeout_for(server))
+        settings = replace(self.settings, is_offline=is_offline, limits=limits)
         return fetch(
             self.request(server),
             settings,
@@ -92,8 +97,9 @@ class Bench:
 
     @contextmanager
     def _tools(self, limits: Limits) -> Iterator[Tools]:
-        if self.transport is not None:
-            yield self._with(self.transport)
+        shared = self.transport or self.transports.get(limits.timeout_s)
+        if shared is not None:
+            yield self._with(shared)
             return
         with HttpxTransport(
             timeout_s=limits.timeout_s, fast_bytes_per_s=limits.fast_bytes_per_s
@@ -107,6 +113,21 @@ class Bench:
             pause=lambda event, pause_s: self.pauses.append(pause_s),
         )
         return tools if self.free is None else replace(tools, free_bytes=lambda folder: self.free or 0)
+
+
+def timeout_for(server: FaultServer) -> float:
+    """Return the time-out of a fetch from this server, in seconds."""
+    return STALL_S if server.will_stall else LIMITS.timeout_s
+
+
+@contextmanager
+def shared_transports(fast_bytes_per_s: float = LIMITS.fast_bytes_per_s) -> Iterator[dict[float, Transport]]:
+    """Open a transport for each time-out, for many fetches."""
+    with (
+        HttpxTransport(timeout_s=STALL_S, fast_bytes_per_s=fast_bytes_per_s) as short,
+        HttpxTransport(timeout_s=LIMITS.timeout_s, fast_bytes_per_s=fast_bytes_per_s) as long,
+    ):
+        yield {STALL_S: short, LIMITS.timeout_s: long}
 
 
 def table_of(content: bytes, chunk_size: int = 4096) -> ChunkTable:

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from opencoti.errors import NetworkError, VerificationError
 from opencoti.fetch.get import Fetched
 from opencoti.fetch.partial import Partial
-from opencoti.fetch.transport import HttpxTransport
 from tests.fakes.http_faults import Fault, FaultServer, serving
-from tests.integration.fetch.bench import LIMITS, NEVER, Bench, table_of
+from tests.integration.fetch.bench import NEVER, Bench, shared_transports, table_of
 
 CHUNK = 65_536
 BIG = random.Random(11).randbytes(6 * (1 << 20) + 4321)  # 97 chunks
@@ -167,18 +166,20 @@ FAULTS = st.builds(
 def test_any_faults_end_in_the_right_file_or_in_none(
     script: list[Fault], has_table: bool, connections: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder, serving(BIG, *script) as server:
-        limits = replace(LIMITS, fast_bytes_per_s=0)
-        with HttpxTransport(timeout_s=limits.timeout_s, fast_bytes_per_s=0) as transport:
-            bench = replace(
-                fast_bench(Path(folder), has_table=has_table), transport=transport, connections=connections
-            )
-            outcome = bench.outcome(quick(server))
-            final = bench.slot(server).final
-            assert final.exists() == isinstance(outcome, Fetched)
-            server.script.clear()
-            assert isinstance(bench.outcome(server), Fetched)
-            assert final.read_bytes() == BIG
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(BIG, *script) as server,
+        shared_transports(fast_bytes_per_s=0) as transports,
+    ):
+        bench = replace(
+            fast_bench(Path(folder), has_table=has_table), transports=transports, connections=connections
+        )
+        outcome = bench.outcome(quick(server))
+        final = bench.slot(server).final
+        assert final.exists() == isinstance(outcome, Fetched)
+        server.script.clear()
+        assert isinstance(bench.outcome(server), Fetched)
+        assert final.read_bytes() == BIG
 
 
 class ChangedBehindTheHash(Partial):

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from opencoti.errors import ConfigError, NetworkError, OpencotiError, StorageError, VerificationError
 from opencoti.fetch.get import Fetched
-from opencoti.fetch.transport import HttpxTransport
 from tests.fakes.http_faults import Fault, Kind, serving
-from tests.integration.fetch.bench import CONTENT, LIMITS, SHA, Bench
+from tests.integration.fetch.bench import CONTENT, SHA, Bench, shared_transports
 
 
 @pytest.fixture
@@ -312,11 +311,11 @@ def test_any_faults_end_in_the_right_file_or_in_none_and_the_next_run_goes_on(
     runs: list[list[Fault]],
 ) -> None:
     with (
-        HttpxTransport(timeout_s=LIMITS.timeout_s) as transport,
+        shared_transports() as transports,
         tempfile.TemporaryDirectory() as folder,
         serving(CONTENT) as server,
     ):
-        bench = Bench(folder=Path(folder), transport=transport)
+        bench = Bench(folder=Path(folder), transports=transports)
         slot = bench.slot(server)
         for script in runs:
             server.script[:] = script

@@ -22,9 +22,9 @@ from opencoti.fetch import ranged
 from opencoti.fetch.answers import TransferFailure
 from opencoti.fetch.get import Fetched
 from opencoti.fetch.progress import Progress
-from opencoti.fetch.transport import Answer, HttpxTransport
+from opencoti.fetch.transport import Answer
 from tests.fakes.http_faults import Fault, FaultServer, serving
-from tests.integration.fetch.bench import CONTENT, LIMITS, SHA, Bench, table_of
+from tests.integration.fetch.bench import CONTENT, SHA, Bench, shared_transports, table_of
 from tests.integration.fetch.test_faults import FAULTS, check
 
 CHUNK = 4096
@@ -288,11 +288,11 @@ def test_any_faults_and_any_table_end_in_the_right_file_or_in_none(
     runs: list[list[Fault]], table: object
 ) -> None:
     with (
-        HttpxTransport(timeout_s=LIMITS.timeout_s) as transport,
+        shared_transports() as transports,
         tempfile.TemporaryDirectory() as folder,
         serving(CONTENT) as server,
     ):
-        bench = Bench(folder=Path(folder), transport=transport, table=table)  # type: ignore[arg-type]
+        bench = Bench(folder=Path(folder), transports=transports, table=table)  # type: ignore[arg-type]
         slot = bench.slot(server)
         for script in runs:
             server.script[:] = script

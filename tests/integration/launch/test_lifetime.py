@@ -24,7 +24,7 @@ from opencoti.launch.state import known_states, read_state
 from opencoti.launch.stopping import stop_engine
 from tests.conftest import ROOT
 from tests.fakes.engine import Mode
-from tests.integration.launch.conftest import Bench, is_open, wait_gone
+from tests.integration.launch.conftest import GONE_S, Bench, is_open, wait_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the launcher reads /proc")
 
@@ -65,7 +65,7 @@ def test_what_the_engine_leaves_is_ended_too(bench: Bench, mode: Mode) -> None:
 def test_death_of_the_engine_is_noticed_and_explained(bench: Bench) -> None:
     with bench.launch("good") as engine:
         os.kill(engine.pid, signal.SIGSEGV)
-        assert engine.wait(10)
+        assert engine.wait(GONE_S)
         with pytest.raises(MissingError) as caught:
             engine.require_alive()
         assert "SIGSEGV" in caught.value.what
@@ -123,8 +123,8 @@ def launcher(
 def test_engine_ends_when_its_launcher_is_killed_case_b47(bench: Bench, mode: Mode, is_forking: bool) -> None:
     with launcher(bench, mode, is_forking=is_forking) as (process, found):
         process.kill()
-        assert wait_gone(found["engine"], 2.0)
-        assert wait_gone(found["keeper"], 2.0)
+        assert wait_gone(found["engine"], GONE_S)
+        assert wait_gone(found["keeper"], GONE_S)
     assert not is_open(found["port"])
     bench.require_nothing_left()
 
@@ -132,8 +132,8 @@ def test_engine_ends_when_its_launcher_is_killed_case_b47(bench: Bench, mode: Mo
 def test_engine_ends_when_its_keeper_is_killed(bench: Bench) -> None:
     with bench.launch("good") as engine:
         os.kill(engine.state.keeper.pid, signal.SIGKILL)
-        assert wait_gone(engine.pid, 2.0)
-        assert engine.wait(2.0)
+        assert wait_gone(engine.pid, GONE_S)
+        assert engine.wait(GONE_S)
     bench.require_nothing_left()
 
 
@@ -143,7 +143,7 @@ def test_engine_ends_when_launcher_and_keeper_are_killed_and_its_folder_with_the
     with launcher(bench, "ignores-sigterm", is_forking=False) as (process, found):
         for pid in (found["keeper"], process.pid):
             os.kill(pid, signal.SIGKILL)
-        assert wait_gone(found["engine"], 2.0)
+        assert wait_gone(found["engine"], GONE_S)
     assert bench.processes() == []
     assert len(list(bench.engines.iterdir())) == 1
     with bench.launch("good"):
@@ -159,7 +159,7 @@ def test_engine_ends_when_its_launcher_is_killed_while_it_loads(bench: Bench) ->
             assert process.poll() is None
             os.sched_yield()
         process.kill()
-        assert wait_gone(int(notes.read_text()), 2.0)
+        assert wait_gone(int(notes.read_text()), GONE_S)
 
 
 def test_second_interruption_during_the_grace_leaves_nothing(bench: Bench) -> None:
@@ -184,8 +184,8 @@ def test_second_interruption_during_the_grace_leaves_nothing(bench: Bench) -> No
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "stopping\n"
         process.send_signal(signal.SIGINT)
-        assert wait_gone(engine, 5.0)
-        process.wait(10)
+        assert wait_gone(engine, GONE_S)
+        process.wait(GONE_S)
     bench.require_nothing_left()
 
 
@@ -203,7 +203,7 @@ def test_forked_child_of_the_launcher_does_not_keep_the_engine_alive(bench: Benc
         assert process.stdout is not None
         engine, child = map(int, process.stdout.readline().split())
         process.kill()
-        gone = wait_gone(engine, 3.0)
+        gone = wait_gone(engine, GONE_S)
         os.kill(child, signal.SIGKILL)
         assert gone
 
@@ -231,7 +231,7 @@ def test_started_engine_that_resists_is_killed(bench: Bench, mode: Mode) -> None
 def test_started_engine_without_its_keeper_is_gone_or_stopped(bench: Bench) -> None:
     state = launch(bench.options("good"), environ=bench.environ).detach()
     os.kill(state.keeper.pid, signal.SIGKILL)
-    assert wait_gone(state.engine.pid, 2.0)
+    assert wait_gone(state.engine.pid, GONE_S)
     assert state.condition() == "stale"
 
 

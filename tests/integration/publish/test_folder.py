@@ -85,7 +85,7 @@ def test_the_real_client_fetches_what_was_published(tmp_path: Path, part_bytes: 
     staged = release(tmp_path / "staged", part_bytes=part_bytes)
     outcome = publish_to(tmp_path / "www", staged)
     assert outcome.state == "published"
-    with served(tmp_path / "www") as url, HttpxTransport(timeout_s=5) as transport:
+    with served(tmp_path / "www") as url, HttpxTransport(timeout_s=30) as transport:
         settings = Settings(artifacts=tmp_path / "artifacts", base_url=url)
         console = RecordedConsole().console
         tools = Tools(transport=transport, sleep=lambda _: None)

@@ -40,8 +40,15 @@ def file(tmp_path: Path) -> LocalFile:
     return LocalFile(name="engine.bin", path=path, size=len(CONTENT), sha256=sha256_bytes(CONTENT))
 
 
-def send(github: GitHub, draft: Release, file: LocalFile, told: list[int] | None = None) -> int:
-    settings = GitHubSettings(token=github.token, api_url=github.api_url, stall_s=0.4, answer_s=5.0)
+def send(
+    github: GitHub,
+    draft: Release,
+    file: LocalFile,
+    told: list[int] | None = None,
+    *,
+    stall_s: float = 30.0,
+) -> int:
+    settings = GitHubSettings(token=github.token, api_url=github.api_url, stall_s=stall_s, answer_s=30.0)
     address = f"{github.upload_url}/repos/{github.repo}/releases/{draft.release_id}/assets"
     with Uploader(settings, Clock()) as uploader:
         tell = (lambda sent: None) if told is None else told.append
@@ -86,7 +93,7 @@ def test_broken_connections_and_stalls_may_pass(
     large = LocalFile(name="large.bin", path=path, size=32 << 20, sha256=sha256_bytes(bytes(32 << 20)))
     github.decide = Script({UPLOAD: [fault]})  # type: ignore[list-item]
     with pytest.raises(PassingError):
-        send(github, draft, large)
+        send(github, draft, large, stall_s=0.4)
 
 
 def test_a_name_that_is_there_is_answered_before_all_is_sent(

@@ -19,7 +19,7 @@ from tests.fakes.docker_daemon import DOCKER_20, PODMAN_4, version_daemon
 
 def error_of(endpoint: Endpoint) -> MissingError:
     with pytest.raises(MissingError) as caught:
-        probe(endpoint, timeout_s=2.0)
+        probe(endpoint, timeout_s=30.0)
     assert str(endpoint) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--engine host" in caught.value.hint

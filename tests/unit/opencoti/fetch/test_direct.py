@@ -133,14 +133,16 @@ def test_lost_connection_is_told_after_what_arrived(serve: Callable[[socket.sock
 
 
 def test_silence_is_a_failure_and_a_trickle_is_passed_on() -> None:
-    heard = threading.Event()
+    sent, heard = threading.Event(), threading.Event()
 
     def serve(end: socket.socket) -> None:
         end.sendall(BODY[FIRST : FIRST + 1000])
+        sent.set()
         heard.wait()
 
     got = bytearray()
     with server(serve) as connection:
+        assert sent.wait(30)
         with pytest.raises(TransferFailure) as caught:
             read_into(got, answer(Body(BODY[:FIRST]), connection), timeout_s=0.2)
         heard.set()

@@ -62,8 +62,8 @@ class Site:
         request = MonitorRequest(
             repo=REPO, base_url=f"http://127.0.0.1:{self.server.port}", is_quick=is_quick, images=images
         )
-        limits = Limits(timeout_s=2, tries=2)
-        with HttpxTransport(timeout_s=2) as transport, Registry(timeout_s=5) as registry:
+        limits = Limits(timeout_s=30, tries=2)
+        with HttpxTransport(timeout_s=30) as transport, Registry(timeout_s=30) as registry:
             monitor = Monitor(
                 request,
                 root=self.publisher.root(),

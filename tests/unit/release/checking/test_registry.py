@@ -24,7 +24,7 @@ def entry(registry: FakeRegistry, name: str) -> ImageEntry:
 
 
 def refused(registry: FakeRegistry, name: str) -> tuple[str, int]:
-    with Registry(timeout_s=5) as client, pytest.raises(OpencotiError) as caught:
+    with Registry(timeout_s=30) as client, pytest.raises(OpencotiError) as caught:
         client.look(entry(registry, name))
     return caught.value.error_id, caught.value.exit_code
 
@@ -92,7 +92,7 @@ def test_image_that_cannot_be_pulled_is_told(
 
 def test_registry_that_does_not_answer_is_told(registry: FakeRegistry) -> None:
     gone = ImageEntry(name="zig", reference="127.0.0.1:1/owner/zig", digest="sha256:" + "0" * 64)
-    with Registry(timeout_s=5) as client, pytest.raises(OpencotiError) as caught:
+    with Registry(timeout_s=30) as client, pytest.raises(OpencotiError) as caught:
         client.look(gone)
     assert (caught.value.error_id, caught.value.exit_code) == ("registry-failed", 7)
 

@@ -42,7 +42,7 @@ def look(view: RemoteView, tag: str = "c9", keys: TrustedKeys = KEYS) -> RemoteF
 
 
 def reader(tools: Tools) -> Reader:
-    return Reader(tools, Limits(timeout_s=2, tries=1), RecordedConsole().console)
+    return Reader(tools, Limits(timeout_s=30, tries=1), RecordedConsole().console)
 
 
 def test_folder_tells_all_releases(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_web_root_shows_the_newest_release_and_that_of_the_tag(tmp_path: Path) -
     put(tmp_path, "c1", 1)
     put(tmp_path, "c2", 2)
     put(tmp_path, "old-3", 3, is_latest=False)
-    with serve_folder(tmp_path) as url, HttpxTransport(timeout_s=5) as transport:
+    with serve_folder(tmp_path) as url, HttpxTransport(timeout_s=30) as transport:
         read = reader(Tools(transport=transport, sleep=lambda _: None))
         view = WebRemote(base_url=url, repo=REPO, tag="c1", reader=read)
         facts = look(view, "c1")
