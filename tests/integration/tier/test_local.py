@@ -7,21 +7,15 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from opencoti.errors import BusyError, MissingError, OpencotiError
-from opencoti.launch.engine import Engine, launch
 from opencoti.launch.probe import Address, ask
 from opencoti.launch.ready import Cancelled
-from opencoti.launch.state import State
-from opencoti.tier import Health, Lease, TierProvider, local
-from opencoti.tier.users import Mode, UserLock
-from tests.conftest import RecordedConsole
+from opencoti.tier import Health, TierProvider
+from opencoti.tier.users import UserLock
 from tests.integration.launch.conftest import GONE_S, is_open, wait_gone
 from tests.integration.tier.conftest import TierBench
 
@@ -125,94 +119,6 @@ def test_nobody_ever_gets_an_engine_that_is_just_ending(bench: TierBench) -> Non
     assert [program.hear() for program in programs] == [{"done": True}] * 3
 
 
-class Waiting:
-    """Somebody in this process who waits for a lease; those who run are told apart by their consoles."""
-
-    def __init__(self, bench: TierBench, **words: Any) -> None:
-        self.console = RecordedConsole()
-        self.tier = bench.tier(console=self.console.console, **words)
-        self.lease: Future[Lease] = Future()
-        threading.Thread(target=self._acquire, daemon=True).start()
-
-    @property
-    def has_looked(self) -> bool:
-        return "waiting for the engine" in self.console.text
-
-    def _acquire(self) -> None:
-        try:
-            self.lease.set_result(self.tier.acquire())
-        except BaseException as exc:
-            self.lease.set_exception(exc)
-
-
-def test_those_who_wait_to_start_an_engine_join_the_one_that_another_started(bench: TierBench) -> None:
-    """All have seen that nothing runs; one of them starts an engine and keeps it, the others share it."""
-    lock = UserLock.try_take(bench.cache / "tiers" / "local" / "users", "alone")
-    assert lock is not None
-    waiting = [Waiting(bench) for _ in range(4)]
-    assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
-    lock.release()
-    leases = [one.lease.result(timeout=50) for one in waiting]
-    assert len({lease.url for lease in leases}) == 1
-    assert len(bench.processes()) == 1
-    for lease in leases:
-        lease.release()
-
-
-def test_those_who_want_the_same_other_options_share_the_engine_that_one_of_them_started(
-    bench: TierBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "_TAKE_OVER_S", 40.0)
-    lease = bench.tier().acquire()
-    wide = replace(bench.options("good"), binary=bench.binary, parallel=2, timeout_s=30)
-    waiting = [Waiting(bench, options=wide) for _ in range(3)]
-    assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
-    lease.release()
-    leases = [one.lease.result(timeout=50) for one in waiting]
-    assert {other.url for other in leases} == {leases[0].url}
-    assert leases[0].url != lease.url
-    assert len(bench.processes()) == 1
-    for other in leases:
-        other.release()
-
-
-def test_other_options_wait_while_the_engine_is_just_being_ended(
-    bench: TierBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A keeper that ends an idle engine has the lock alone: nobody uses that engine, so it is no refusal."""
-    monkeypatch.setattr(local, "_TAKE_OVER_S", 0.0)
-    bench.tier().acquire().release()
-    lock = UserLock.try_take(bench.cache / "tiers" / "local" / "users", "alone")
-    assert lock is not None
-    wide = replace(bench.options("good"), binary=bench.binary, parallel=2, timeout_s=30)
-    waiting = Waiting(bench, options=wide)
-    assert bench.wait_until(lambda: waiting.has_looked or waiting.lease.done())
-    lock.release()
-    with waiting.lease.result(timeout=50) as lease:
-        assert lease.is_alive
-
-
-def test_stop_waits_while_the_engine_is_just_being_ended(
-    bench: TierBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "_TAKE_OVER_S", 0.0)
-    bench.tier().acquire().release()
-    lock = UserLock.try_take(bench.cache / "tiers" / "local" / "users", "alone")
-    assert lock is not None
-    take, looks = UserLock.try_take, 0
-
-    def counted(path: Path, mode: Mode) -> UserLock | None:
-        nonlocal looks
-        looks += 1
-        if looks == 5:
-            lock.release()
-        return take(path, mode)
-
-    monkeypatch.setattr(UserLock, "try_take", counted)
-    assert bench.tier().stop()
-    assert looks >= 5
-
-
 def test_starter_killed_while_the_engine_loads_leaves_the_start_to_the_next(bench: TierBench) -> None:
     bench.set_mode("never-ready")
     starter = bench.program(HOLD)
@@ -261,70 +167,6 @@ def test_engine_that_died_is_replaced(bench: TierBench) -> None:
     with tier.acquire() as new:
         assert new.is_alive
         assert is_open(int(new.url.rsplit(":", 1)[1]))
-
-
-def test_lease_of_an_engine_that_died_keeps_nobody_from_another_one(bench: TierBench) -> None:
-    """Whoever holds it may be busy with something else, or be the same program that wants the new one."""
-    tier = bench.tier()
-    old = tier.acquire()
-    before = bench.state()
-    assert before is not None
-    os.kill(before.engine.pid, signal.SIGKILL)
-    assert wait_gone(before.keeper.pid, GONE_S)
-    with tier.acquire() as new:
-        assert new.is_alive
-        assert not old.is_alive
-        old.release()
-        with pytest.raises(BusyError) as caught:
-            bench.tier().stop()
-        assert caught.value.error_id == "tier-in-use"
-    assert tier.stop()
-
-
-def test_lease_never_hangs_on_a_lock_that_was_forgotten(
-    bench: TierBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between lock and look the engine died, another program forgot its leases, and a third started one."""
-    tier = bench.tier()
-    bench.tier().acquire().release()
-    take = UserLock.try_take
-
-    def take_and_lose(path: Path, mode: Mode) -> UserLock | None:
-        lock = take(path, mode)
-        if mode == "shared" and lock is not None:
-            monkeypatch.setattr(UserLock, "try_take", take)
-            lock.forget()
-        return lock
-
-    monkeypatch.setattr(UserLock, "try_take", take_and_lose)
-    with tier.acquire(), pytest.raises(BusyError) as caught:
-        bench.tier().stop()
-    assert caught.value.error_id == "tier-in-use"
-
-
-def test_engine_that_dies_as_soon_as_it_is_let_go_is_not_started_for_ever(bench: TierBench) -> None:
-    starts: list[int] = []
-
-    def start(*given: Any, **words: Any) -> Engine:
-        assert len(starts) < 40, "there is no end of it"
-        engine = launch(*given, **words)
-        let_go = engine.detach
-        starts.append(engine.state.engine.pid)
-
-        def detach() -> State:
-            state = let_go()
-            os.kill(state.engine.pid, signal.SIGKILL)
-            assert wait_gone(state.keeper.pid, GONE_S)
-            return state
-
-        engine.detach = detach  # type: ignore[method-assign]
-        return engine
-
-    with pytest.raises(BusyError) as caught:
-        bench.tier(start=start, wait_s=0.5).acquire()
-    assert caught.value.error_id == "tier-busy"
-    assert starts
-    assert bench.processes() == []
 
 
 def test_engine_with_other_options_is_replaced_only_while_nobody_uses_it(bench: TierBench) -> None:
