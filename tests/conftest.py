@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,10 @@ settings.register_profile(
     "opencoti", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("opencoti")
+
+# A shell starts its background jobs without it, and programs inherit that: those here are to be interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass

@@ -105,8 +105,7 @@ def test_whatever_ends_us_ends_everything_that_a_stage_started(
     # Everything that the stage starts inherits this pipe: it ends when the last of them does.
     read, write = os.pipe()
     program = f"""
-        import os, signal, subprocess, sys
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+        import os, subprocess, sys
         sys.path.insert(0, {str(ROOT)!r})
         from ci import process
         argv = [sys.executable, "-I", "-S", {str(ISOLATED)!r}, {probe()!r}, str(os.getpid())]
