@@ -16,7 +16,7 @@ from ci.context import Context
 from ci.paths import Layout
 from ci.toolchains.host import find_toolchain
 from opencoti.console import Console
-from opencoti.errors import NetworkError
+from opencoti.errors import NetworkError, OpencotiError
 
 # What no package can bring: these may be missing in CI as well.
 HARDWARE = ("this processor has no SHA instructions",)
@@ -107,14 +107,12 @@ def zig() -> Path:
 @pytest.fixture(scope="session")
 def docker_daemon() -> None:
     """A container engine that answers."""
-    import docker
+    from ci.engines.endpoint import find_endpoint, probe
 
     try:
-        client = docker.from_env(timeout=10)
-        client.ping()
-        client.close()
+        probe(find_endpoint())
         answers = True
-    except docker.errors.DockerException:
+    except OpencotiError:
         answers = False
     require(answers, "no container engine answers")
 
