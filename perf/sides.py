@@ -39,7 +39,7 @@ _READY_S: Final = 900.0
 _STOP_S: Final = 60.0
 _ANSWER_S: Final = 3600.0
 _BUSY_S: Final = 60.0
-_POLL_S: Final = 0.05
+_NOTICE_S: Final = 1.5  # more than the second after which a server looks for its client
 _SAVE_OPTION: Final = "--session-save-path"
 _LAZY_OPTIONS: Final = ("--slot-initial-ctx", "--slot-shrink-idle-ms")
 
@@ -166,6 +166,7 @@ class Running:
 
         Yields whether at least `tokens` of it had been read and it was not over. A server notices after a
         second that nobody waits any more; that is waited for, else what is measured next would share with it.
+        A stock server begins that second anew with every answer to somebody else, so it is seldom asked.
 
         Raises:
             BuildError: `perf-never-busy`, so much was not read in a minute; `perf-never-idle`, it went on
@@ -189,7 +190,7 @@ class Running:
                 raise BuildError(
                     "perf-never-idle", f"the {self.side.name} server goes on with what nobody waits for"
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_NOTICE_S)
 
     def _wait_read(self, tokens: int, answer: socket) -> bool:
         end = time.monotonic() + _BUSY_S
