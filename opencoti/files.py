@@ -41,6 +41,14 @@ def require_safe_name(name: str, origin: str) -> str:
     return name
 
 
+def is_at(handle: int, path: Path) -> bool:
+    """Tell whether an open file is the one that lies at `path`: a lock on a removed file locks nobody out."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except OSError:
+        return False
+
+
 def fsync_folder(folder: Path) -> None:
     """Make a rename in `folder` durable. Ignored where folders cannot be synced."""
     with suppress(OSError):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from opencoti.errors import StorageError, VerificationError, storage_error
+from opencoti.files import is_at
 
 MARK_VARIABLE: Final = "OPENCOTI_SMOKE_RUN"
 _PREFIX: Final = "opencoti-smoke-"
@@ -139,11 +140,8 @@ def _hold(path: Path) -> int | None:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
-        if os.path.samestat(os.fstat(handle), os.stat(path)):
-            return handle
-    except FileNotFoundError:
-        pass
+    if is_at(handle, path):
+        return handle
     os.close(handle)
     return None
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from opencoti import paths, procfs
 from opencoti.errors import BusyError, ConfigError, storage_error
+from opencoti.files import is_at
 from opencoti.jsonio import parse_strict, render_json
 from opencoti.procfs import Identity
 
@@ -112,7 +113,7 @@ class Place:
     @property
     def is_ours(self) -> bool:
         """Whether the lock that lies there is the one that is held; taken for granted without locks."""
-        return self.lock < 0 or _is_at(self.lock, self.folder / LOCK_NAME)
+        return self.lock < 0 or is_at(self.lock, self.folder / LOCK_NAME)
 
     def release(self) -> None:
         """Close the lock; a keeper that has it too keeps it."""
@@ -198,14 +199,6 @@ def _open_lock(folder: Path, tries: int = 20) -> int:
             # Somebody removed it between two of these steps.
             return _open_lock(folder, tries - 1)
         raise storage_error(exc, f"cannot write {folder}") from exc
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Tell whether an open file is the one that lies at `path`."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except OSError:
-        return False
 
 
 def _clear(folder: Path) -> None:
@@ -307,7 +300,7 @@ def _try_lock(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _has_locked(handle) and _is_at(handle, folder / LOCK_NAME)
+        yield _has_locked(handle) and is_at(handle, folder / LOCK_NAME)
     finally:
         os.close(handle)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from opencoti.errors import StorageError, storage_error
+from opencoti.files import is_at
 from opencoti.launch.ready import Cancelled
 
 Mode = Literal["shared", "alone"]
@@ -84,7 +85,7 @@ class UserLock:
                 why=exc.strerror or str(exc),
                 hint="its file system has no locks: set OPENCOTI_CACHE_DIR to a folder on a local disk",
             ) from exc
-        if _is_at(handle, path):
+        if is_at(handle, path):
             return cls(path, handle)
         os.close(handle)  # somebody removed the file in between
         return None
@@ -97,7 +98,7 @@ class UserLock:
     @property
     def is_current(self) -> bool:
         """Whether it is the lock that others see; not so after another one's `forget`."""
-        return _is_at(self._handle, self._path)
+        return is_at(self._handle, self._path)
 
     def forget(self) -> None:
         """Let all who hold it shared hold nothing: the next one makes a new file. Hold it shared yourself."""
@@ -132,10 +133,3 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
         raise storage_error(exc, f"cannot write {path}") from exc
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except OSError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from opencoti.launch.stopping import stop_engine
 from opencoti.tier.local import LocalTier
 from tests.conftest import ROOT, RecordedConsole
 from tests.fakes.engine import Mode
-from tests.integration.launch.conftest import Bench
+from tests.integration.launch.conftest import GONE_S, Bench, wait_gone
 
 HEAD = """
 import json, os, signal, sys, time
@@ -96,6 +97,13 @@ class TierBench(Bench):
 
     def state(self, name: str = "local") -> State | None:
         return read_state(self.engines / f"tier-{name}")
+
+    def lose_engine(self) -> None:
+        """Have the engine die, as for want of memory."""
+        state = self.state()
+        assert state is not None
+        os.kill(state.engine.pid, signal.SIGKILL)
+        assert wait_gone(state.keeper.pid, GONE_S)
 
     def wait_until(self, is_so: Any, timeout_s: float = 15.0) -> bool:
         """Wait for something that another process does; tell whether it came."""

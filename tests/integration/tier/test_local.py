@@ -157,10 +157,7 @@ def test_starter_killed_around_the_moment_it_lets_the_engine_go(bench: TierBench
 def test_engine_that_died_is_replaced(bench: TierBench) -> None:
     tier = bench.tier()
     lease = tier.acquire()
-    before = bench.state()
-    assert before is not None
-    os.kill(before.engine.pid, signal.SIGKILL)
-    assert wait_gone(before.keeper.pid, GONE_S)
+    bench.lose_engine()
     assert not lease.is_alive
     lease.release()
     assert tier.health().status == "stopped"

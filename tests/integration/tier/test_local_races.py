@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,18 +113,30 @@ class Waiting:
             self.lease.set_exception(exc)
 
 
+@contextmanager
+def waiting_for(bench: TierBench, count: int, **words: Any) -> Iterator[list[Waiting]]:
+    """Yield so many who have looked and could not have the engine; their leases are given back."""
+    waiting = [Waiting(bench, **words) for _ in range(count)]
+    assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
+    yield waiting
+    for one in waiting:
+        one.lease.result(timeout=50).release()
+
+
+def require_one_engine(bench: TierBench, waiting: list[Waiting]) -> str:
+    """See that all got leases on the same engine, the only one; return where it listens."""
+    (url,) = {one.lease.result(timeout=50).url for one in waiting}
+    assert len(bench.processes()) == 1
+    return url
+
+
 def test_those_who_wait_to_start_an_engine_join_the_one_that_another_started(bench: TierBench) -> None:
     """All have seen that nothing runs; one of them starts an engine and keeps it, the others share it."""
     lock = UserLock.try_take(bench.cache / "tiers" / "local" / "users", "alone")
     assert lock is not None
-    waiting = [Waiting(bench) for _ in range(4)]
-    assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
-    lock.release()
-    leases = [one.lease.result(timeout=50) for one in waiting]
-    assert len({lease.url for lease in leases}) == 1
-    assert len(bench.processes()) == 1
-    for lease in leases:
-        lease.release()
+    with waiting_for(bench, 4) as waiting:
+        lock.release()
+        require_one_engine(bench, waiting)
 
 
 def test_those_who_want_the_same_other_options_share_the_engine_that_one_of_them_started(
@@ -131,15 +145,9 @@ def test_those_who_want_the_same_other_options_share_the_engine_that_one_of_them
     monkeypatch.setattr(local, "_TAKE_OVER_S", 40.0)
     lease = bench.tier().acquire()
     wide = replace(bench.options("good"), binary=bench.binary, parallel=2, timeout_s=30)
-    waiting = [Waiting(bench, options=wide) for _ in range(3)]
-    assert bench.wait_until(lambda: all(one.has_looked for one in waiting))
-    lease.release()
-    leases = [one.lease.result(timeout=50) for one in waiting]
-    assert {other.url for other in leases} == {leases[0].url}
-    assert leases[0].url != lease.url
-    assert len(bench.processes()) == 1
-    for other in leases:
-        other.release()
+    with waiting_for(bench, 3, options=wide) as waiting:
+        lease.release()
+        assert require_one_engine(bench, waiting) != lease.url
 
 
 def test_other_options_wait_while_the_engine_is_just_being_ended(
@@ -183,10 +191,7 @@ def test_lease_of_an_engine_that_died_keeps_nobody_from_another_one(bench: TierB
     """Whoever holds it may be busy with something else, or be the same program that wants the new one."""
     tier = bench.tier()
     old = tier.acquire()
-    before = bench.state()
-    assert before is not None
-    os.kill(before.engine.pid, signal.SIGKILL)
-    assert wait_gone(before.keeper.pid, GONE_S)
+    bench.lose_engine()
     with tier.acquire() as new:
         assert new.is_alive
         assert not old.is_alive

@@ -58,6 +58,12 @@ class Bench:
     def start(self) -> asyncio.Task[Any]:
         return asyncio.create_task(made_in_thread(self.make, self.give_back))
 
+    async def begin(self) -> asyncio.Task[Any]:
+        """Start, and wait until the maker is at work."""
+        task = self.start()
+        await until(self.begun)
+        return task
+
     def end_making(self) -> None:
         """Let it be made; the event loop, which stands meanwhile, does not know yet when this returns."""
         self.may_end.set()
@@ -113,8 +119,7 @@ def test_what_comes_although_the_task_was_cancelled_is_given_back_before_it_ends
     bench = Bench()
 
     async def main() -> None:
-        task = bench.start()
-        await until(bench.begun)
+        task = await bench.begin()
         task.cancel()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -131,8 +136,7 @@ def test_a_cancellation_in_the_moment_when_it_has_been_made_gives_it_back_once()
     bench = Bench()
 
     async def main() -> None:
-        task = bench.start()
-        await until(bench.begun)
+        task = await bench.begin()
         bench.end_making()
         task.cancel()
         await cancelled(task)
@@ -148,8 +152,7 @@ def test_a_second_cancellation_ends_the_wait_and_it_is_given_back_all_the_same(i
     bench.may_return.clear()
 
     async def main() -> None:
-        task = bench.start()
-        await until(bench.begun)
+        task = await bench.begin()
         if is_made:
             bench.end_making()
         task.cancel()
@@ -175,8 +178,7 @@ def test_nothing_is_lost_when_every_task_of_the_loop_is_cancelled_again_and_agai
     bench = Bench()
 
     async def main() -> None:
-        task = bench.start()
-        await until(bench.begun)
+        task = await bench.begin()
         if is_made:
             bench.end_making()
         task.cancel()
@@ -214,8 +216,7 @@ def test_after_a_cancellation_the_error_of_the_maker_is_nobodys_concern(
     bench = Bench(error)
 
     async def main() -> None:
-        task = bench.start()
-        await until(bench.begun)
+        task = await bench.begin()
         if is_over:
             bench.end_making()
         for _ in range(times):
@@ -238,8 +239,7 @@ def test_a_failure_to_give_it_back_does_not_replace_the_cancellation(times: int)
     bench.may_return.clear()
 
     async def main() -> None:
-        task = bench.start()
-        await until(bench.begun)
+        task = await bench.begin()
         bench.end_making()
         task.cancel()
         await until(bench.returning)

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from opencoti import procfs
 from opencoti.errors import BusyError
 from opencoti.launch import child
 from opencoti.launch.keeper import Keeper
 from opencoti.launch.state import LOCK_NAME, STATE_NAME, Place, State, claim, read_state, sweep, write_state
 from opencoti.launch.stopping import stop_engine
+from tests.unit.opencoti.launch.test_state import state_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the launcher reads /proc")
 
@@ -68,26 +68,6 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def state_of(pid: int, *, mark: str = "ab" * 16) -> State:
-    who = procfs.identify(pid)
-    assert who is not None
-    return State(
-        name="e",
-        phase="ready",
-        is_transient=True,
-        mark=mark,
-        keeper=who,
-        engine=who,
-        started="2026-01-01T00:00:00+00:00",
-        artifact="/a",
-        model="/m",
-        alias="m",
-        host="127.0.0.1",
-        port=4242,
-        is_isolated=False,
-    )
-
-
 def dead(state: State) -> State:
     """Return the notes of an engine that has ended."""
     gone = replace(state.engine, start=state.engine.start + 1)
@@ -117,7 +97,7 @@ def test_folder_of_an_ended_engine_is_left_to_the_launch_that_has_its_name_by_no
     write_state(folder, ended)
     other = start_another(folder)
     if has_notes:
-        write_state(folder, state_of(os.getpid(), mark="cd" * 16))
+        write_state(folder, replace(state_of(os.getpid()), mark="cd" * 16))
     assert stop_engine(tmp_path, ended, grace_s=0).outcome == "stale"
     require_untouched(other)
 
